@@ -1,0 +1,1 @@
+"""The host program around the kernels: compiled, or printed as Python, with its calls into ATen."""

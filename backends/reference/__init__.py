@@ -1,0 +1,1 @@
+"""The reference interpreter: runs the levels above machine code on torch tensors."""

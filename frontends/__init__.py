@@ -1,0 +1,1 @@
+"""Importers: the graphs of PyTorch's tracers to the `aten` dialect."""

@@ -1,0 +1,1 @@
+"""Programs for users: `tilewright-opt`, `-run`, `-translate` and the `torch.compile` adapter."""
