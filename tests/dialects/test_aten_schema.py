@@ -1,0 +1,155 @@
+"""The committed schema table against the installed torch, and our parser against torch's own."""
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tilewright.dialects import aten_schema
+from tilewright.dialects.aten_schema import Alias, Argument, Kind, Return
+from tilewright.tools import gen_aten_schemas
+
+ALL_SCHEMAS = {str(schema): schema for schema in torch._C._jit_get_all_schemas()}
+
+
+def table_lines() -> list[str]:
+    return aten_schema.TABLE.read_text(encoding="utf-8").splitlines()
+
+
+def test_table_covers_installed_torch() -> None:
+    header, *lines = table_lines()
+    installed = gen_aten_schemas.torch_schemas()
+    if header.endswith(f"torch {torch.__version__.partition('+')[0]}"):
+        assert lines == installed
+    missing = {line.partition("(")[0] for line in installed} - {line.partition("(")[0] for line in lines}
+    assert not missing, f"run tools/gen_aten_schemas.py: the table lacks {sorted(missing)}"
+    assert lines == sorted(lines)
+
+
+def torch_base(torch_type: torch._C.Type) -> tuple[str, bool, bool, bool]:
+    """(element type, is a list, optional elements, optional) from torch's own type object."""
+    optional = list_ = optional_elements = False
+    if isinstance(torch_type, torch._C.OptionalType):
+        optional, torch_type = True, torch_type.getElementType()
+    if isinstance(torch_type, torch._C.ListType):
+        list_, torch_type = True, torch_type.getElementType()
+        if isinstance(torch_type, torch._C.OptionalType):
+            optional_elements, torch_type = True, torch_type.getElementType()
+    return str(torch_type), list_, optional_elements, optional
+
+
+# torch's printer of types has names of its own, and doesn't tell symbolic from plain.
+TYPE_SPELLING = {Kind.SCALAR: "number", Kind.SYM_INT: "int", Kind.SYM_BOOL: "bool"}
+
+
+def check_value(ours: Argument | Return, theirs: torch._C.Argument) -> None:
+    base, list_, optional_elements, optional = torch_base(theirs.real_type)
+    if ours.kind is not Kind.OTHER:
+        assert TYPE_SPELLING.get(ours.kind, ours.kind) == base
+        assert (ours.is_list, ours.type.optional_elements, ours.type.optional) == (list_, optional_elements, optional)
+    alias = theirs.alias_info
+    if alias is None:
+        assert ours.alias is None
+    else:
+        assert ours.alias is not None
+        assert ours.alias.is_write == alias.is_write
+        # For a list of aliases torch leaves the outer sets empty and hides the inner ones.
+        assert alias.before_set in (set(ours.alias.before), set()), theirs
+        assert alias.after_set in (set(ours.alias.after), set()), theirs
+
+
+def test_parser_agrees_with_torch_on_every_line() -> None:
+    checked = 0
+    for line in table_lines()[1:]:
+        theirs = ALL_SCHEMAS.get(line)
+        if theirs is None:
+            continue
+        ours = aten_schema.parse_schema(line)
+        assert len(ours.arguments) == len(theirs.arguments), line
+        assert len(ours.returns) == len(theirs.returns), line
+        for our_arg, their_arg in zip(ours.arguments, theirs.arguments, strict=True):
+            assert our_arg.name == their_arg.name, line
+            assert our_arg.kwarg_only == their_arg.kwarg_only, line
+            assert our_arg.has_default == their_arg.has_default_value(), line
+            if our_arg.has_default:
+                check_default(our_arg, their_arg.default_value)
+            check_value(our_arg, their_arg)
+        for our_ret, their_ret in zip(ours.returns, theirs.returns, strict=True):
+            assert (our_ret.name or "") == (their_ret.name or ""), line
+            check_value(our_ret, their_ret)
+        checked += 1
+    assert checked > 3000
+
+
+def check_default(argument: Argument, expected: object) -> None:
+    """Compare a default; torch prints `[1, 1]` for a list that repeats one value as often as the type says."""
+    default: object = list(argument.default) if isinstance(argument.default, tuple) else argument.default
+    if isinstance(expected, list) and isinstance(default, int):
+        assert argument.type.length is not None
+        default = [default] * argument.type.length
+    if isinstance(expected, float) and isinstance(default, float):
+        assert math.isclose(default, expected)
+    else:
+        assert default == expected
+
+
+def test_lookup_by_ir_name() -> None:
+    add = aten_schema.lookup("aten.add.Tensor")
+    assert add is not None
+    assert add.name == "aten.add.Tensor"
+    assert [str(a) for a in add.arguments] == ["Tensor", "Tensor", "Scalar"]
+    alpha = add.argument("alpha")
+    assert alpha is not None
+    assert (alpha.default, alpha.has_default, alpha.kwarg_only) == (1, True, True)
+    assert add.argument("gamma") is None
+    assert not add.is_mutable
+    assert not add.is_view
+
+
+def test_default_overload_is_spelt_out() -> None:
+    relu = aten_schema.lookup("aten.relu.default")
+    assert relu is not None
+    assert relu.name == "aten.relu.default"
+    assert aten_schema.lookup("aten.relu") is None
+
+
+@pytest.mark.parametrize("name", ["aten.add.NoSuch", "mylib.op.default", "aten", "", "aten..", "aten.add.", "# written"])
+def test_unknown_names_have_no_schema(name: str) -> None:
+    assert aten_schema.lookup(name) is None
+
+
+def test_mutation_and_views() -> None:
+    copy_ = aten_schema.lookup("aten.copy_.default")
+    assert copy_ is not None
+    assert copy_.is_mutable
+    assert [a.name for a in copy_.arguments if a.is_write] == ["self"]
+    assert not copy_.is_view
+    split = aten_schema.lookup("aten.split.Tensor")
+    assert split is not None
+    assert split.is_view
+    assert split.arguments[0].alias == Alias(("a",), ("*",), False)
+    assert split.returns == (Return(None, split.returns[0].type, Alias(("a",), ("a",), False)),)
+    assert split.returns[0].is_list
+
+
+def test_optional_elements() -> None:
+    index = aten_schema.lookup("aten.index.Tensor")
+    assert index is not None
+    assert str(index.arguments[1]) == "Tensor?[]"
+    assert not index.arguments[1].optional
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "(Tensor x) -> Tensor", "aten::f", "aten::f(Tensor x) Tensor", "aten::f(Tensor x; int y) -> ()", "aten::f(, ) -> ()"],
+)
+def test_malformed_schema(text: str) -> None:
+    with pytest.raises(ValueError):
+        aten_schema.parse_schema(text)
+
+
+def test_lookup_needs_no_torch() -> None:
+    program = "import sys; from tilewright.dialects import aten_schema; aten_schema.lookup('aten.mm.default'); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
