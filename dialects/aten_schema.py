@@ -1,11 +1,11 @@
 """Schemas of ATen operators, read without torch.
 
-`aten_schemas.txt` beside this file holds one torch schema string a line, sorted; `tools/gen_aten_schemas.py` writes it
-from an installed torch. The file is read once, on the first lookup, into a dict of lines; a line is parsed when it is
+`aten_schemas.txt` beside this file holds one torch schema string a line, sorted, with a ` # random` behind those that draw
+random numbers; `tools/gen_aten_schemas.py` writes it from an installed torch. The file is read once, on the first lookup, into a dict of lines; a line is parsed when it is
 asked for. So a tool that meets ten operators parses ten lines.
 
     >>> schema = lookup("aten.add.Tensor")
-    >>> [(a.name, str(a)) for a in schema.arguments]
+    >>> [(a.name, str(a.kind)) for a in schema.arguments]
     [('self', 'Tensor'), ('other', 'Tensor'), ('alpha', 'Scalar')]
 """
 
@@ -16,11 +16,12 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
+RANDOM_MARK = "  # random"
 TABLE = Path(__file__).with_name("aten_schemas.txt")
 
 
-class Kind(StrEnum):
-    """The type of one element of an argument or a result; the spelling is torch's."""
+class Element(StrEnum):
+    """The type of a single value, or of each value in a list; the spelling is torch's."""
 
     TENSOR = "Tensor"
     INT = "int"
@@ -53,10 +54,10 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueType:
-    """The type of an argument or a result, in pieces."""
+class Kind:
+    """The type of an argument or a result. `str` gives torch's spelling, such as `Tensor?[]` or `SymInt[2]`."""
 
-    kind: Kind
+    element: Element
     is_list: bool = False
     length: int | None = None
     """The list length that torch states (`int[2]`): a single value stands for that many equal ones."""
@@ -66,7 +67,7 @@ class ValueType:
     """Whether `none` is allowed for an element of the list (`Tensor?[]`)."""
 
     def __str__(self) -> str:
-        text = self.kind + "?" * self.optional_elements
+        text = self.element + "?" * self.optional_elements
         if self.is_list:
             text += f"[{'' if self.length is None else self.length}]"
         return text + "?" * self.optional
@@ -77,53 +78,25 @@ class Argument:
     """One parameter of an operator."""
 
     name: str
-    type: ValueType
+    kind: Kind
     alias: Alias | None
     default: Default
     has_default: bool
     kwarg_only: bool
 
     @property
-    def kind(self) -> Kind:
-        """The type of the value, or of its elements if it is a list."""
-        return self.type.kind
-
-    @property
-    def is_list(self) -> bool:
-        """Whether the value is a list."""
-        return self.type.is_list
-
-    @property
-    def optional(self) -> bool:
-        """Whether `none` is a legal value."""
-        return self.type.optional
-
-    @property
     def is_write(self) -> bool:
         """Whether the operator writes into this argument."""
         return self.alias is not None and self.alias.is_write
 
-    def __str__(self) -> str:
-        return str(self.type)
-
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """One result of an operator; torch names few of them."""
+    """One result of an operator; torch names few of them. How long a list is, only the call knows."""
 
     name: str | None
-    type: ValueType
+    kind: Kind
     alias: Alias | None
-
-    @property
-    def kind(self) -> Kind:
-        """The type of the result, or of its elements if it is a list."""
-        return self.type.kind
-
-    @property
-    def is_list(self) -> bool:
-        """Whether the result is a list, whose length only the call knows."""
-        return self.type.is_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +106,8 @@ class Schema:
     name: str
     arguments: tuple[Argument, ...]
     returns: tuple[Return, ...]
+    is_random: bool = False
+    """Whether the result depends on the state of a random generator, which the call moves on."""
 
     def argument(self, name: str) -> Argument | None:
         """The parameter of that name, if there is one."""
@@ -191,8 +166,10 @@ _SUFFIX = re.compile(r"\((?P<alias>[^)]*)\)|\[(?P<length>\d*)\]|(?P<optional>\?)
 def parse_schema(text: str) -> Schema:
     """Parse a torch schema string, `aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor`.
 
-    Raises ValueError if the text is none.
+    The mark of random operators may follow. Raises ValueError if the text is none of this.
     """
+    is_random = text.endswith(RANDOM_MARK)
+    text = text.removesuffix(RANDOM_MARK)
     paren = text.find("(")
     if paren < 1:
         raise ValueError(f"not an operator schema: {text!r}")
@@ -200,7 +177,7 @@ def parse_schema(text: str) -> Schema:
     arrow = ") -> "
     if not text.startswith(arrow, end):
         raise ValueError(f"expected {arrow!r} at column {end} of {text!r}")
-    return Schema(_ir_name(text[:paren]), arguments, _parse_returns(text, end + len(arrow)))
+    return Schema(_ir_name(text[:paren]), arguments, _parse_returns(text, end + len(arrow)), is_random)
 
 
 def _parse_arguments(text: str, pos: int) -> tuple[tuple[Argument, ...], int]:
@@ -214,12 +191,12 @@ def _parse_arguments(text: str, pos: int) -> tuple[tuple[Argument, ...], int]:
             pos += 1
             continue
         match = _match(text, pos)
-        value_type, alias = _parse_type(match)
+        kind, alias = _parse_kind(match)
         default: str | None = match["default"]
         arguments.append(
             Argument(
                 name=match["name"],
-                type=value_type,
+                kind=kind,
                 alias=alias,
                 default=None if default is None else _parse_default(default),
                 has_default=default is not None,
@@ -241,8 +218,8 @@ def _parse_returns(text: str, pos: int) -> tuple[Return, ...]:
         if returns:
             pos = _skip(text, pos, ", ")
         match = _match(text, pos)
-        value_type, alias = _parse_type(match)
-        returns.append(Return(match["name"], value_type, alias))
+        kind, alias = _parse_kind(match)
+        returns.append(Return(match["name"], kind, alias))
         pos = match.end()
     return tuple(returns)
 
@@ -260,10 +237,10 @@ def _skip(text: str, pos: int, token: str) -> int:
     return pos + len(token)
 
 
-_KINDS = {kind.value: kind for kind in Kind}
+_ELEMENTS = {element.value: element for element in Element}
 
 
-def _parse_type(match: re.Match[str]) -> tuple[ValueType, Alias | None]:
+def _parse_kind(match: re.Match[str]) -> tuple[Kind, Alias | None]:
     alias: Alias | None = None
     is_list = optional = optional_elements = False
     length: int | None = None
@@ -275,8 +252,8 @@ def _parse_type(match: re.Match[str]) -> tuple[ValueType, Alias | None]:
         else:
             is_list, optional_elements, optional = True, optional, False
             length = int(suffix["length"]) if suffix["length"] else None
-    kind = _KINDS.get(match["base"], Kind.OTHER)
-    return ValueType(kind, is_list, length, optional, optional_elements), alias
+    element = _ELEMENTS.get(match["base"], Element.OTHER)
+    return Kind(element, is_list, length, optional, optional_elements), alias
 
 
 def _parse_alias(text: str) -> Alias:

@@ -9,21 +9,24 @@ dispatcher never sees them, so no graph holds them.
 
 import torch
 
-from tilewright.dialects.aten_schema import TABLE
+from tilewright.dialects.aten_schema import RANDOM_MARK, TABLE
 
 NAMESPACES = ("aten", "prims", "_c10d_functional")
 """Operators that are part of torch. Others are libraries: their calls carry the argument names anyway."""
 
 
 def torch_schemas() -> list[str]:
-    """The schema strings of the installed torch's dispatcher operators, sorted."""
+    """Return the lines of the table for the installed torch."""
     dispatched = set(torch._C._dispatch_get_all_op_names())
-    schemas: list[str] = []
+    lines: list[str] = []
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-        if name in dispatched and name.partition("::")[0] in NAMESPACES:
-            schemas.append(str(schema))
-    return sorted(schemas)
+        namespace, _, operator = schema.name.partition("::")
+        if name in dispatched and namespace in NAMESPACES:
+            packet = getattr(getattr(torch.ops, namespace), operator)
+            overload = getattr(packet, schema.overload_name or "default")
+            lines.append(str(schema) + RANDOM_MARK * (torch.Tag.nondeterministic_seeded in overload.tags))
+    return sorted(lines)
 
 
 def main() -> None:
