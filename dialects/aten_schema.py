@@ -1,8 +1,8 @@
 """Schemas of ATen operators, read without torch.
 
-`aten_schemas.txt` beside this file holds one torch schema string a line, sorted, with a ` # random` behind those that draw
-random numbers; `tools/gen_aten_schemas.py` writes it from an installed torch. The file is read once, on the first lookup, into a dict of lines; a line is parsed when it is
-asked for. So a tool that meets ten operators parses ten lines.
+`aten_schemas.txt` beside this file holds one torch schema string a line, sorted, with a mark behind those that draw
+random numbers; `tools/gen_aten_schemas.py` writes it from an installed torch. The file is read once, on the first
+lookup, into a dict of lines; a line is parsed when it is asked for. So who meets ten operators parses ten lines.
 
     >>> schema = lookup("aten.add.Tensor")
     >>> [(a.name, str(a.kind)) for a in schema.arguments]
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 RANDOM_MARK = "  # random"
 TABLE = Path(__file__).with_name("aten_schemas.txt")
@@ -267,5 +268,5 @@ def _parse_default(text: str) -> Default:
 
     `ast.literal_eval` builds constants only: nothing in the text is executed.
     """
-    value = ast.literal_eval(text)
-    return tuple(value) if isinstance(value, list) else value
+    value: Any = ast.literal_eval(text)
+    return tuple(value) if text[0] == "[" else value
