@@ -50,7 +50,7 @@ lit: $(VENV)/.dev
 	$(BIN)/lit --workers $(JOBS) --order=lexical --verbose lit_tests
 
 pytest: $(VENV)/.dev
-	$(BIN)/pytest --numprocesses $(JOBS) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix

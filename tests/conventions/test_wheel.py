@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("dialects", "passes", "frontends", "backends", "tools")
 NOT_SOURCE = shutil.ignore_patterns(".git", ".venv", "build", "dist", "__pycache__", "*.egg-info", ".*_cache")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
