@@ -18,14 +18,14 @@ NOT_A_CHECK = {"RUN", "REQUIRES", "UNSUPPORTED", "XFAIL", "TODO", "NOTE"}
 
 
 def runs(text: str) -> Iterator[str]:
-    """Yield the commands of a lit test, each with its continuation lines joined."""
+    """Yield the commands of a lit test: continuation lines joined, `a && b` apart."""
     command = ""
     for line in RUN.findall(text):
         command += line.strip()
         if command.endswith("\\"):
             command = command[:-1]
             continue
-        yield command
+        yield from command.split("&&")
         command = ""
 
 
@@ -68,6 +68,7 @@ def test_each_run_is_checked(file: Path) -> None:
     [
         "// RUN: tilewright-opt %s -p dce\n// CHECK: func.func",
         "// RUN: tilewright-opt %s | tilewright-opt --verify-diagnostics",
+        "// RUN: not tilewright-opt %s && tilewright-opt %s",
         "// RUN: tilewright-opt %s -o %t\n// RUN: filecheck %s < %t2",
     ],
 )
@@ -80,7 +81,7 @@ def test_an_unchecked_run_is_found(text: str) -> None:
     [
         "// RUN: tilewright-opt %s \\\n// RUN:   -p dce | filecheck %s",
         "// RUN: not tilewright-opt %s",
-        "// RUN: tilewright-opt %s -o %t\n// RUN: diff %t %S/expected.ir",
+        "// RUN: tilewright-opt %s -o %t && diff %t %S/expected.ir",
     ],
 )
 def test_a_checked_run_is_accepted(text: str) -> None:
