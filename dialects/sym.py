@@ -23,7 +23,9 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
+from xdsl.dialects.builtin import MemRefLayoutAttr
 from xdsl.ir import Data, Dialect
+from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
@@ -230,7 +232,7 @@ class Layout:
 
 
 @irdl_attr_definition
-class LayoutAttr(Data[Layout]):
+class LayoutAttr(MemRefLayoutAttr, Data[Layout]):
     """Where the elements of a tensor lie: `#sym.layout<[sizes], [strides], offset e, device "cuda:0">`.
 
     Element `i` lies at `offset + sum(i[k] * strides[k])`, counted in elements from the start of the storage. The offset is
@@ -248,6 +250,22 @@ class LayoutAttr(Data[Layout]):
         """Return the row-major layout of `sizes`."""
         sizes = tuple(sizes)
         return LayoutAttr.get(sizes, contiguous_strides(sizes), device=device)
+
+    def get_affine_map(self) -> AffineMap:
+        """Return the map from indices to elements of the storage; only a layout of constants has one in xDSL's terms."""
+        strides, offset = self.get_strides(), self.get_offset()
+        if offset is None or any(s is None for s in strides):
+            raise ValueError(f"the layout {self} is symbolic and has no affine map")
+        expr: AffineExpr = AffineExpr.constant(offset)
+        for i, stride in enumerate(strides):
+            expr = expr + AffineExpr.dimension(i) * AffineExpr.constant(stride or 0)
+        return AffineMap(len(strides), 0, (expr,))
+
+    def get_strides(self) -> Sequence[int | None]:
+        return [int(s) if s.is_Integer else None for s in self.strides]
+
+    def get_offset(self) -> int | None:
+        return int(self.offset) if self.offset.is_Integer else None
 
     @property
     def sizes(self) -> tuple[Expr, ...]:

@@ -1,0 +1,123 @@
+"""The combiners of reductions: how two partial results become one.
+
+A combiner works on a tuple of slots. `sum` and `max` have one slot; `argmax` has two (value and index), `welford` three
+(mean, sum of squared deviations, count). All are associative, so a reduction may be split over lanes and threads; a floating
+point sum then rounds differently, which a reduction marked `ordered` forbids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, IntegerType, VectorType
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from tilewright.dialects.loop_scalar import CmpOp, SelectOp
+
+Slots = Sequence[SSAValue]
+Emit = Callable[[Operation], SSAValue]
+
+
+def element_type(kind: Attribute) -> Attribute:
+    """Return the element type of a vector, any other type itself."""
+    return kind.element_type if isinstance(kind, VectorType) else kind
+
+
+def is_float(kind: Attribute) -> bool:
+    """Whether `kind` is a float or a vector of floats."""
+    return isinstance(element_type(kind), AnyFloat)
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """A way to combine tuples of `arity` slots.
+
+    `identity(types)` gives the neutral constants; `combine(emit, a, b)` emits the operations that combine two tuples, on scalars
+    or on vectors lane by lane, and returns the result. In `b` are the later elements.
+    """
+
+    arity: int
+    identity: Callable[[Sequence[Attribute]], tuple[FloatAttr | IntegerAttr, ...]]
+    combine: Callable[[Emit, Slots, Slots], list[SSAValue]]
+
+
+def _constant(kind: Attribute, value: float) -> FloatAttr | IntegerAttr:
+    if isinstance(kind, AnyFloat):
+        return FloatAttr(float(value), kind)
+    assert isinstance(kind, IntegerType)
+    return IntegerAttr(int(value), kind)
+
+
+def _lowest(kind: Attribute) -> FloatAttr | IntegerAttr:
+    if isinstance(kind, AnyFloat):
+        return FloatAttr(float("-inf"), kind)
+    assert isinstance(kind, IntegerType)
+    return IntegerAttr(0 if kind.width.data == 1 else -(1 << (kind.width.data - 1)), kind)
+
+
+def _highest(kind: Attribute) -> FloatAttr | IntegerAttr:
+    if isinstance(kind, AnyFloat):
+        return FloatAttr(float("inf"), kind)
+    assert isinstance(kind, IntegerType)
+    return IntegerAttr(1 if kind.width.data == 1 else (1 << (kind.width.data - 1)) - 1, kind)
+
+
+def _binary(on_float: type[Operation], on_int: type[Operation]) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
+    def combine(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
+        kind = a[0].type
+        op = on_float if is_float(kind) else on_int
+        return [emit(op(a[0], b[0]))]  # pyright: ignore[reportCallIssue]
+
+    return combine
+
+
+def _arg(predicate: str) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
+    """Keep the better value and its index; a NaN is better than any number, the lower index breaks ties."""
+
+    def combine(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
+        better = emit(CmpOp.get(predicate, b[0], a[0]))
+        same = emit(CmpOp.get("eq", b[0], a[0]))
+        if is_float(a[0].type):
+            a_nan, b_nan = emit(CmpOp.get("ne", a[0], a[0])), emit(CmpOp.get("ne", b[0], b[0]))
+            true = emit(CmpOp.get("eq", a[1], a[1]))
+            b_only = emit(arith.AndIOp(b_nan, emit(arith.XOrIOp(a_nan, true))))
+            better = emit(arith.OrIOp(better, b_only))
+            same = emit(arith.OrIOp(same, emit(arith.AndIOp(a_nan, b_nan))))
+        earlier = emit(CmpOp.get("lt", b[1], a[1]))
+        take = emit(arith.OrIOp(better, emit(arith.AndIOp(same, earlier))))
+        return [emit(SelectOp.get(take, x, y)) for x, y in zip(b, a, strict=True)]
+
+    return combine
+
+
+def _welford(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
+    """Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979)."""
+    count = emit(arith.AddfOp(a[2], b[2]))
+    delta = emit(arith.SubfOp(b[0], a[0]))
+    share = emit(arith.DivfOp(b[2], count))
+    empty = emit(CmpOp.get("ne", share, share))
+    share = emit(SelectOp.get(empty, b[2], share))
+    mean = emit(arith.AddfOp(a[0], emit(arith.MulfOp(delta, share))))
+    between = emit(arith.MulfOp(emit(arith.MulfOp(delta, delta)), emit(arith.MulfOp(a[2], share))))
+    return [mean, emit(arith.AddfOp(emit(arith.AddfOp(a[1], b[1])), between)), count]
+
+
+_MAX_INDEX = (1 << 63) - 1
+
+COMBINERS: dict[str, Combiner] = {
+    "sum": Combiner(1, lambda t: (_constant(t[0], 0),), _binary(arith.AddfOp, arith.AddiOp)),
+    "prod": Combiner(1, lambda t: (_constant(t[0], 1),), _binary(arith.MulfOp, arith.MuliOp)),
+    "max": Combiner(1, lambda t: (_lowest(t[0]),), _binary(arith.MaximumfOp, arith.MaxSIOp)),
+    "min": Combiner(1, lambda t: (_highest(t[0]),), _binary(arith.MinimumfOp, arith.MinSIOp)),
+    "umax": Combiner(1, lambda t: (_constant(t[0], 0),), _binary(arith.MaximumfOp, arith.MaxUIOp)),
+    "umin": Combiner(1, lambda t: (_constant(t[0], -1),), _binary(arith.MinimumfOp, arith.MinUIOp)),
+    "any": Combiner(1, lambda t: (_constant(t[0], 0),), _binary(arith.MaximumfOp, arith.OrIOp)),
+    "all": Combiner(1, lambda t: (_constant(t[0], 1),), _binary(arith.MinimumfOp, arith.AndIOp)),
+    "argmax": Combiner(2, lambda t: (_lowest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("gt")),
+    "argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("lt")),
+    "welford": Combiner(3, lambda t: (_constant(t[0], 0), _constant(t[1], 0), _constant(t[2], 0)), _welford),
+}
+"""Every combiner by name. NaN propagates through `max` and `min`; `umax` and `umin` take integers as unsigned; `any` and `all`
+work on i1."""

@@ -1,0 +1,37 @@
+"""Memory effects of the `loop` dialect. On tensors nothing has an effect but storing to a destination; on buffers accesses do."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from xdsl.dialects.builtin import MemRefType
+from xdsl.ir import Operation
+from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, RecursiveMemoryEffect
+
+
+class LoadEffect(MemoryEffect):
+    """A load reads memory; from a tensor it is pure."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> AbstractSet[EffectInstance]:
+        if isinstance(op.operands[0].type, MemRefType):
+            return {EffectInstance(MemoryEffectKind.READ)}
+        return set()
+
+
+class StoreEffect(MemoryEffect):
+    """A store writes, to a buffer or to the destination of the nest around it."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> AbstractSet[EffectInstance]:
+        return {EffectInstance(MemoryEffectKind.WRITE)}
+
+
+class NestEffect(RecursiveMemoryEffect):
+    """A loop has the effects of its body, except that a nest's stores to its own destinations stay inside."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> AbstractSet[EffectInstance] | None:
+        if op.results and op.name == "loop.nest":
+            return set()
+        return super().get_effects(op)

@@ -1,0 +1,458 @@
+"""The loops of the `loop` dialect: `loop.nest`, `loop.for` and `loop.reduce`; see `dialects/loop.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, StringAttr, TensorType, UnitAttr, VectorType, i1, i64
+from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    opt_prop_def,
+    prop_def,
+    region_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.printer import Printer
+from xdsl.traits import IsTerminator, NoTerminator, Pure
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.dialects.access import normalize_access, parse_access, print_access, verify_access
+from tilewright.dialects.combiners import COMBINERS
+from tilewright.dialects.loop_access import StoreOp
+from tilewright.dialects.loop_effects import NestEffect
+from tilewright.dialects.sym import MapAttr
+from tilewright.dialects.sym_expr import Expr, integer
+
+
+@dataclass(frozen=True)
+class LoopDim:
+    """One loop: from `lower` to `upper` (exclusive) by `step`; with `lanes`, `step` iterations at a time in a vector.
+
+    The bounds are expressions over size symbols and, as `d0`, `d1`, .., the operands of the `Bounds` the loop belongs to.
+    """
+
+    lower: Expr
+    upper: Expr
+    step: int = 1
+    lanes: bool = False
+
+    @staticmethod
+    def extent(size: Expr) -> LoopDim:
+        """Return the loop from 0 to `size`."""
+        return LoopDim(integer(0), size)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The loops of one operation, and the index values that their bounds refer to as `d0`, `d1`, .."""
+
+    dims: tuple[LoopDim, ...]
+    operands: tuple[SSAValue, ...] = ()
+
+    @staticmethod
+    def extents(sizes: Iterable[Expr]) -> Bounds:
+        """Return loops from 0 to each of `sizes`."""
+        return Bounds(tuple(LoopDim.extent(s) for s in sizes))
+
+    def properties(self) -> tuple[list[SSAValue], dict[str, Attribute]]:
+        """Return the operands and properties that hold these loops in an operation."""
+        exprs = [e for d in self.dims for e in (d.lower, d.upper)]
+        access, operands = normalize_access(exprs, self.operands)
+        properties: dict[str, Attribute] = {
+            "bounds": access,
+            "steps": DenseArrayBase.from_list(i64, [d.step for d in self.dims]),
+        }
+        lanes = [i for i, d in enumerate(self.dims) if d.lanes]
+        if lanes:
+            properties["lanes"] = DenseArrayBase.from_list(i64, lanes)
+        return operands, properties
+
+    def index_types(self) -> list[Attribute]:
+        """Return the types of the loops' index values."""
+        return [VectorType(IndexType(), [d.step]) if d.lanes else IndexType() for d in self.dims]
+
+
+class Loop(IRDLOperation):
+    """What `loop.nest`, `loop.for` and `loop.reduce` share: loops, their index values, and an optional lane mask.
+
+    The block arguments of the body are one index value per loop, then the mask if there is one, then whatever the operation adds.
+    """
+
+    bound_operands = var_operand_def()
+    bounds = prop_def(MapAttr)
+    steps = prop_def(DenseArrayBase.constr(i64))
+    lanes = opt_prop_def(DenseArrayBase.constr(i64))
+    masked = opt_prop_def(UnitAttr)
+    body = region_def("single_block")
+
+    @property
+    def block(self) -> Block:
+        return self.body.block
+
+    @property
+    def loops(self) -> Bounds:
+        exprs, steps = self.bounds.exprs, self.steps.get_values()
+        lanes = () if self.lanes is None else self.lanes.get_values()
+        dims = (
+            LoopDim(exprs[2 * i], exprs[2 * i + 1], int(step), i in lanes) for i, step in enumerate(steps)
+        )
+        return Bounds(tuple(dims), tuple(self.bound_operands))
+
+    @property
+    def indices(self) -> Sequence[SSAValue]:
+        """The index values of the loops, outermost first."""
+        return self.block.args[: len(self.steps)]
+
+    @property
+    def mask(self) -> SSAValue | None:
+        """The lane mask: true for lanes within the bounds."""
+        return self.block.args[len(self.steps)] if self.masked is not None else None
+
+    def loop_arguments(self) -> int:
+        """Return the number of block arguments that are indices or the mask."""
+        return len(self.steps) + (self.masked is not None)
+
+    def verify_loops(self) -> None:
+        verify_access(self.name, self.bounds, self.bound_operands)
+        steps = self.steps.get_values()
+        if len(self.bounds.exprs) != 2 * len(steps):
+            raise VerifyException(f"`{self.name}` has {len(steps)} steps and {len(self.bounds.exprs)} bounds, expected two each")
+        if any(step < 1 for step in steps):
+            raise VerifyException(f"`{self.name}` has a step below one")
+        lane_dims = () if self.lanes is None else self.lanes.get_values()
+        if len(lane_dims) > 1 or any(not 0 <= i < len(steps) for i in lane_dims):
+            raise VerifyException(f"`{self.name}` has lanes {list(lane_dims)}, expected at most one of its loops")
+        if self.masked is not None and not lane_dims:
+            raise VerifyException(f"`{self.name}` has a mask but no lanes")
+        expected = self.loops.index_types()
+        if self.masked is not None:
+            expected.append(VectorType(i1, [int(steps[lane_dims[0]])]))
+        found = [a.type for a in self.block.args[: len(expected)]]
+        if found != expected:
+            raise VerifyException(
+                f"`{self.name}` has block arguments ({', '.join(map(str, found))}), expected ({', '.join(map(str, expected))})"
+            )
+
+
+def _print_loops(printer: Printer, op: Loop) -> None:
+    printer.print_string("(")
+    loops = op.loops
+    for i, (d, index) in enumerate(zip(loops.dims, op.indices, strict=True)):
+        printer.print_string(", " if i else "")
+        printer.print_operand(index)
+        if d.lower == 0 and d.step == 1 and not d.lanes:
+            printer.print_string(" : ")
+            print_access(printer, d.upper, loops.operands)
+            continue
+        printer.print_string(" = ")
+        print_access(printer, d.lower, loops.operands)
+        printer.print_string(" to ")
+        print_access(printer, d.upper, loops.operands)
+        if d.step != 1 or d.lanes:
+            printer.print_string(f" step {d.step}")
+        printer.print_string(" lanes" if d.lanes else "")
+    printer.print_string(")")
+    if op.mask is not None:
+        printer.print_string(" mask(")
+        printer.print_operand(op.mask)
+        printer.print_string(")")
+
+
+def _parse_loops(parser: Parser) -> tuple[Bounds, list[Parser.Argument], bool]:
+    """Parse `(%i : N, %k = LO to HI step S lanes) mask(%m)`; return the loops, the block arguments, whether there is a mask."""
+    operands: list[SSAValue] = []
+
+    def parse_loop() -> tuple[LoopDim, Parser.UnresolvedArgument]:
+        argument = parser.parse_argument(expect_type=False)
+        if parser.parse_optional_punctuation(":") is not None:
+            return LoopDim.extent(parse_access(parser, operands)), argument
+        parser.parse_punctuation("=", " or `:` after a loop index")
+        lower = parse_access(parser, operands)
+        parser.parse_keyword("to")
+        upper = parse_access(parser, operands)
+        step, lanes = 1, False
+        if parser.parse_optional_keyword("step") is not None:
+            step = parser.parse_integer(allow_boolean=False)
+            lanes = parser.parse_optional_keyword("lanes") is not None
+        return LoopDim(lower, upper, step, lanes), argument
+
+    position = parser.pos
+    loops = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parse_loop)
+    bounds = Bounds(tuple(d for d, _ in loops), tuple(operands))
+    if any(d.step < 1 for d in bounds.dims):
+        parser.raise_error("a loop has a step below one", position)
+    arguments = [a.resolve(t) for (_, a), t in zip(loops, bounds.index_types(), strict=True)]
+    masked = parser.parse_optional_keyword("mask") is not None
+    if masked:
+        position = parser.pos
+        parser.parse_punctuation("(")
+        lanes = [d.step for d in bounds.dims if d.lanes]
+        if not lanes:
+            parser.raise_error("a loop without lanes has no mask", position)
+        arguments.append(parser.parse_argument(expect_type=False).resolve(VectorType(i1, [lanes[0]])))
+        parser.parse_punctuation(")")
+    return bounds, arguments, masked
+
+
+def _parse_region(parser: Parser, arguments: Sequence[Parser.Argument]) -> Region:
+    region = parser.parse_region(arguments)
+    if len(region.blocks) > 1:
+        parser.raise_error("the body of a loop has one block")
+    return region
+
+
+def _loop_properties(bounds: Bounds, masked: bool) -> tuple[list[SSAValue], dict[str, Attribute]]:
+    operands, properties = bounds.properties()
+    if masked:
+        properties["masked"] = UnitAttr()
+    return operands, properties
+
+
+def _loop_block(bounds: Bounds, masked: bool, extra: Sequence[Attribute] = ()) -> Block:
+    kinds = bounds.index_types()
+    if masked:
+        kinds.append(VectorType(i1, [next(d.step for d in bounds.dims if d.lanes)]))
+    return Block(arg_types=[*kinds, *extra])
+
+
+@irdl_op_definition
+class NestOp(Loop):
+    """A tree of loops that computes whole tensors.
+
+    On tensors, each block argument of `outs` is a destination that the body stores to, and becomes the result of the same
+    position: every element is stored exactly once, unless the stores combine. On buffers there are no results. All iterations are
+    independent; an iteration may load from its own destinations only what it stored before.
+
+    Without loops, `loop.nest ()`, the body runs once.
+    """
+
+    name = "loop.nest"
+    outputs = var_result_def(TensorType)
+    traits = traits_def(NoTerminator(), NestEffect())
+
+    @staticmethod
+    def get(bounds: Bounds, outs: Sequence[Attribute] = (), *, masked: bool = False) -> NestOp:
+        """Make a nest with an empty body whose results have the types `outs`."""
+        operands, properties = _loop_properties(bounds, masked)
+        region = Region(_loop_block(bounds, masked, outs))
+        return NestOp.create(operands=operands, result_types=outs, properties=properties, regions=[region])
+
+    @property
+    def destinations(self) -> Sequence[SSAValue]:
+        """The block arguments that stand for the results while they are being computed."""
+        return self.block.args[self.loop_arguments() :]
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        bounds, arguments, masked = _parse_loops(parser)
+        outs: list[Parser.Argument] = []
+        if parser.parse_optional_keyword("outs") is not None:
+            outs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        region = _parse_region(parser, [*arguments, *outs])
+        operands, properties = _loop_properties(bounds, masked)
+        return cls.create(
+            operands=operands,
+            result_types=[o.type for o in outs],
+            properties=properties,
+            attributes=attributes.data if attributes is not None else {},
+            regions=[region],
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        _print_loops(printer, self)
+        if self.outputs:
+            printer.print_string(" outs(")
+            printer.print_list(self.destinations, lambda v: _print_typed(printer, v))
+            printer.print_string(")")
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+
+    def verify_(self) -> None:
+        self.verify_loops()
+        found = [a.type for a in self.destinations]
+        if found != [r.type for r in self.outputs]:
+            raise VerifyException(f"`loop.nest` has {len(self.outputs)} results and destinations of types {found}")
+        for destination in self.destinations:
+            if not any(isinstance(use.operation, StoreOp) for use in destination.uses):
+                raise VerifyException("`loop.nest` never stores to one of its destinations")
+
+
+def _print_typed(printer: Printer, value: SSAValue) -> None:
+    printer.print_operand(value)
+    printer.print_string(" : ")
+    printer.print_attribute(value.type)
+
+
+@irdl_op_definition
+class ForOp(Loop):
+    """Parallel loops inside a nest: `loop.for (%k : 1024) { ... }`. All iterations are independent."""
+
+    name = "loop.for"
+    traits = traits_def(NoTerminator(), NestEffect())
+
+    @staticmethod
+    def get(bounds: Bounds, *, masked: bool = False) -> ForOp:
+        """Make a loop with an empty body."""
+        operands, properties = _loop_properties(bounds, masked)
+        return ForOp.create(operands=operands, properties=properties, regions=[Region(_loop_block(bounds, masked))])
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        bounds, arguments, masked = _parse_loops(parser)
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        region = _parse_region(parser, arguments)
+        operands, properties = _loop_properties(bounds, masked)
+        return cls.create(
+            operands=operands,
+            properties=properties,
+            attributes=attributes.data if attributes is not None else {},
+            regions=[region],
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        _print_loops(printer, self)
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+
+    def verify_(self) -> None:
+        self.verify_loops()
+        if len(self.block.args) != self.loop_arguments():
+            raise VerifyException(f"`loop.for` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}")
+
+
+@irdl_op_definition
+class ReduceOp(Loop):
+    """Reductions over the points of some loops.
+
+    The body yields one value per slot of the combiners (`dialects/combiners.py`), which are combined over all iterations, starting
+    from `init` or else from the combiners' identities. With `ordered` the combination follows the order of the loops.
+    A lane that a mask turns off takes no part.
+
+    `%s, %m = loop.reduce "sum", "max" (%k : 1024) init(%a, %b) { ... loop.yield %u, %v : f32, f32 } : f32, f32`
+    """
+
+    name = "loop.reduce"
+    init = var_operand_def()
+    combiners = prop_def(ArrayAttr[StringAttr])
+    ordered = opt_prop_def(UnitAttr)
+    results_ = var_result_def()
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    traits = traits_def(NestEffect())
+
+    @staticmethod
+    def get(
+        combiners: Sequence[str],
+        bounds: Bounds,
+        slots: Sequence[Attribute],
+        *,
+        init: Sequence[SSAValue] = (),
+        masked: bool = False,
+        ordered: bool = False,
+    ) -> ReduceOp:
+        """Make a reduction with results of types `slots` and an empty body."""
+        operands, properties = _loop_properties(bounds, masked)
+        properties["combiners"] = ArrayAttr([StringAttr(c) for c in combiners])
+        if ordered:
+            properties["ordered"] = UnitAttr()
+        region = Region(_loop_block(bounds, masked))
+        return ReduceOp(operands=[operands, init], result_types=[slots], properties=properties, regions=[region])
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the combiners."""
+        return [c.data for c in self.combiners]
+
+    @property
+    def yielded(self) -> YieldOp:
+        last = self.block.last_op
+        assert isinstance(last, YieldOp)
+        return last
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        ordered = parser.parse_optional_keyword("ordered") is not None
+        names = [parser.parse_str_literal()]
+        while parser.parse_optional_punctuation(",") is not None:
+            names.append(parser.parse_str_literal())
+        bounds, arguments, masked = _parse_loops(parser)
+        init: list[UnresolvedOperand] = []
+        if parser.parse_optional_keyword("init") is not None:
+            init = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
+        attributes = parser.parse_optional_attr_dict_with_keyword()
+        region = _parse_region(parser, arguments)
+        parser.parse_punctuation(":")
+        position = parser.pos
+        slots = [parser.parse_type()]
+        while parser.parse_optional_punctuation(",") is not None:
+            slots.append(parser.parse_type())
+        operands, properties = _loop_properties(bounds, masked)
+        properties["combiners"] = ArrayAttr([StringAttr(c) for c in names])
+        if ordered:
+            properties["ordered"] = UnitAttr()
+        values = parser.resolve_operands(init, slots, position) if init else []
+        return cls(
+            operands=[operands, values],
+            result_types=[slots],
+            properties=properties,
+            attributes=attributes.data if attributes is not None else {},
+            regions=[region],
+        )
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ordered " if self.ordered is not None else " ")
+        printer.print_list(self.names, printer.print_string_literal)
+        printer.print_string(" ")
+        _print_loops(printer, self)
+        if self.init:
+            printer.print_string(" init(")
+            printer.print_list(self.init, printer.print_operand)
+            printer.print_string(")")
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
+        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
+        printer.print_string(" : ")
+        printer.print_list(self.results_, lambda r: printer.print_attribute(r.type))
+
+    def verify_(self) -> None:
+        self.verify_loops()
+        if len(self.block.args) != self.loop_arguments():
+            raise VerifyException(f"`loop.reduce` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}")
+        unknown = [c for c in self.names if c not in COMBINERS]
+        if unknown:
+            raise VerifyException(f"`loop.reduce` has an unknown combiner `{unknown[0]}`")
+        slots = sum(COMBINERS[c].arity for c in self.names)
+        kinds = [r.type for r in self.results_]
+        if len(kinds) != slots:
+            raise VerifyException(f"`loop.reduce` has {len(kinds)} results, its combiners have {slots} slots")
+        if self.init and [v.type for v in self.init] != kinds:
+            raise VerifyException("`loop.reduce` has `init` operands that do not match its results")
+        last = self.block.last_op
+        if not isinstance(last, YieldOp) or [v.type for v in last.values] != kinds:
+            raise VerifyException(f"`loop.reduce` must yield values of types {', '.join(map(str, kinds))}")
+
+
+@irdl_op_definition
+class YieldOp(IRDLOperation):
+    """End the body of a reduction with the values of one iteration: `loop.yield %u, %v : f32, f32`."""
+
+    name = "loop.yield"
+    values = var_operand_def()
+    traits = traits_def(IsTerminator(), Pure())
+    assembly_format = "$values attr-dict `:` type($values)"
+
+    @staticmethod
+    def get(*values: SSAValue) -> YieldOp:
+        return YieldOp.create(operands=values)

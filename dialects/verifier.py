@@ -1,0 +1,56 @@
+"""Verify a module: what xDSL's verifier checks, and dominance, which it does not."""
+
+from __future__ import annotations
+
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.irdl.dominance import DominanceInfo
+from xdsl.traits import IsolatedFromAbove
+from xdsl.utils.exceptions import VerifyException
+
+
+def verify_module(module: Operation) -> None:
+    """Raise `VerifyException` unless `module` is well formed and every value is defined before it is used."""
+    module.verify()
+    verify_dominance(module)
+
+
+def verify_dominance(root: Operation) -> None:
+    """Raise `VerifyException` where a use inside `root` is not dominated by its definition. Linear in the number of uses."""
+    _verify_op(root, set())
+
+
+def _verify_op(op: Operation, visible: set[SSAValue]) -> None:
+    inherited: set[SSAValue] = set() if op.has_trait(IsolatedFromAbove) else visible
+    for region in op.regions:
+        if len(region.blocks) < 2:
+            for block in region.blocks:
+                _verify_block(block, inherited)
+            continue
+        dominance = DominanceInfo(region)
+        for block in region.blocks:
+            above = [b for b in region.blocks if dominance.strictly_dominates(b, block)]
+            defined = {v for b in above for v in (*b.args, *(r for o in b.ops for r in o.results))}
+            _verify_block(block, inherited | defined)
+
+
+def _verify_block(block: Block, inherited: set[SSAValue]) -> None:
+    """Check one block. `inherited` is extended while the block is walked and given back as it was: copying would be quadratic."""
+    added: list[SSAValue] = [a for a in block.args if a not in inherited]
+    inherited.update(added)
+    for op in block.ops:
+        for number, operand in enumerate(op.operands):
+            if operand not in inherited:
+                raise VerifyException(f"operand {number} of `{op.name}`, {_describe(operand)}, is used before it is defined")
+        if op.regions:
+            _verify_op(op, inherited)
+        inherited.update(op.results)
+        added.extend(op.results)
+    inherited.difference_update(added)
+
+
+def _describe(value: SSAValue) -> str:
+    name = f"%{value.name_hint} " if value.name_hint else ""
+    if isinstance(value, BlockArgument):
+        return f"{name}an argument of another block"
+    assert isinstance(value.owner, Operation)
+    return f"{name}the result of `{value.owner.name}`"
