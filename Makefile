@@ -44,7 +44,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 
 types: $(VENV)/.dev
-	$(BIN)/pyright
+	$(BIN)/pyright --project pyproject.toml
 
 lit: $(VENV)/.dev
 	$(BIN)/lit --workers $(JOBS) --order=lexical --verbose lit_tests
