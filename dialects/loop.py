@@ -28,6 +28,7 @@ from __future__ import annotations
 from xdsl.ir import Dialect
 
 from tilewright.dialects.loop_access import ApplyOp, LoadOp, StoreOp, ViewOp, element_in_register, layout_of, register_type
+from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
 from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp, ReduceOp, YieldOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp
@@ -37,6 +38,7 @@ __all__ = [
     "Bounds",
     "CastOp",
     "CmpOp",
+    "CombineOp",
     "ForOp",
     "IntrinsicOp",
     "KernelOp",
@@ -57,5 +59,5 @@ __all__ = [
 
 LoopDialect = Dialect(
     "loop",
-    [NestOp, ForOp, ReduceOp, YieldOp, LoadOp, StoreOp, ApplyOp, ViewOp, KernelOp, CastOp, SelectOp, CmpOp, IntrinsicOp],
+    [NestOp, ForOp, ReduceOp, YieldOp, LoadOp, StoreOp, ApplyOp, ViewOp, KernelOp, CombineOp, CastOp, SelectOp, CmpOp, IntrinsicOp],
 )
