@@ -1,0 +1,139 @@
+"""The LLVM types of values in registers and of elements in memory, and the text of constants."""
+
+from __future__ import annotations
+
+import struct
+
+from xdsl.dialects.builtin import (
+    BFloat16Type,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    VectorType,
+)
+from xdsl.ir import Attribute
+
+_FLOATS: dict[type[Attribute], str] = {
+    Float64Type: "double",
+    Float32Type: "float",
+    Float16Type: "half",
+    BFloat16Type: "bfloat",
+}
+
+
+class EmitError(Exception):
+    """An operation or a type that the backend has no code for reached it."""
+
+
+def element_of(kind: Attribute) -> Attribute:
+    """Return the element type of a vector, any other type itself."""
+    return kind.element_type if isinstance(kind, VectorType) else kind
+
+
+def lanes_of(kind: Attribute) -> int:
+    """Return the number of lanes of a vector; one for a scalar."""
+    return kind.get_shape()[0] if isinstance(kind, VectorType) else 1
+
+
+def is_float(kind: Attribute) -> bool:
+    """Whether a scalar or vector is of floats."""
+    return type(element_of(kind)) in _FLOATS
+
+
+def bit_width(kind: Attribute) -> int:
+    """Return the bits of one element in a register; an index has 64."""
+    element = element_of(kind)
+    if isinstance(element, IntegerType):
+        return element.width.data
+    return {IndexType: 64, Float64Type: 64, Float32Type: 32}.get(type(element), 16)
+
+
+def vector_text(element: str, lanes: int) -> str:
+    """Return the text of a vector type, or of the element for one lane."""
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def llvm_type(kind: Attribute) -> str:
+    """Return the LLVM type of a value in a register."""
+    if isinstance(kind, MemRefType):
+        return "ptr"
+    element = element_of(kind)
+    if isinstance(element, IndexType):
+        text = "i64"
+    elif isinstance(element, IntegerType):
+        text = f"i{element.width.data}"
+    else:
+        text = _FLOATS.get(type(element), "")
+    if not text:
+        raise EmitError(f"there is no LLVM type for {kind}")
+    return vector_text(text, lanes_of(kind))
+
+
+def memory_element(kind: Attribute) -> tuple[str, int]:
+    """Return the LLVM type of an element in memory and its size in bytes; a bool takes a byte."""
+    element = element_of(kind)
+    if isinstance(element, IntegerType) and element.width.data == 1:
+        return "i8", 1
+    return llvm_type(element), bit_width(element) // 8
+
+
+def suffix(kind: Attribute) -> str:
+    """Return how LLVM names a type in an overloaded intrinsic: `v16f32`, `i64`."""
+    element = element_of(kind)
+    text = {Float64Type: "f64", Float32Type: "f32", Float16Type: "f16", BFloat16Type: "bf16"}.get(type(element))
+    text = text or f"i{bit_width(element)}"
+    lanes = lanes_of(kind)
+    return text if lanes == 1 else f"v{lanes}{text}"
+
+
+def float_text(value: float, kind: Attribute) -> str:
+    """Return an LLVM float constant with exactly the value that `value` has when rounded to the element type of `kind`."""
+    element = element_of(kind)
+    if isinstance(element, Float64Type):
+        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+    if isinstance(element, Float16Type):
+        return f"0xH{struct.unpack('<H', _pack_half(value))[0]:04X}"
+    single = _single_bits(value)
+    if isinstance(element, BFloat16Type):
+        return f"0xR{_bfloat_bits(single):04X}"
+    (widened,) = struct.unpack("<f", struct.pack("<I", single))
+    return f"0x{struct.unpack('<Q', struct.pack('<d', widened))[0]:016X}"
+
+
+def _single_bits(value: float) -> int:
+    try:
+        return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    except OverflowError:
+        return 0x7F800000 if value > 0 else 0xFF800000
+
+
+def _pack_half(value: float) -> bytes:
+    try:
+        return struct.pack("<e", value)
+    except OverflowError:
+        return struct.pack("<e", float("inf") if value > 0 else float("-inf"))
+
+
+def _bfloat_bits(single: int) -> int:
+    """Round the bits of an f32 to nearest even; a NaN stays one."""
+    if single & 0x7FFFFFFF > 0x7F800000:
+        return (single >> 16) | 0x40
+    return (single + 0x7FFF + ((single >> 16) & 1)) >> 16
+
+
+def constant_text(value: Attribute) -> str:
+    """Return the text of a scalar constant."""
+    match value:
+        case FloatAttr():
+            return float_text(value.value.data, value.type)
+        case IntegerAttr() if isinstance(value.type, IntegerType) and value.type.width.data == 1:
+            return "true" if value.value.data else "false"
+        case IntegerAttr():
+            return str(value.value.data)
+        case _:
+            raise EmitError(f"there is no LLVM constant for {value}")
