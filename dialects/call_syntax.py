@@ -210,7 +210,8 @@ def verify_arguments(op: str, arguments: DictionaryAttr, operands: Sequence[SSAV
 
 
 _SCALARS: dict[Element, tuple[type[Attribute], ...]] = {
-    Element.TENSOR: (OperandAttr,),
+    # A number in a tensor's place is what `x + 2` gives; as a number it takes part in type promotion.
+    Element.TENSOR: (OperandAttr, FloatAttr, IntegerAttr, ExprAttr, ComplexAttr),
     Element.INT: (IntegerAttr, ExprAttr),
     Element.SYM_INT: (IntegerAttr, ExprAttr),
     Element.FLOAT: (FloatAttr, IntegerAttr, ExprAttr),
@@ -222,6 +223,8 @@ _SCALARS: dict[Element, tuple[type[Attribute], ...]] = {
     Element.DEVICE: (DeviceAttr,),
     Element.LAYOUT: (LayoutKindAttr,),
     Element.MEMORY_FORMAT: (MemoryFormatAttr,),
+    # `Any` in the schemas of collectives, which is a group's name or number.
+    Element.OTHER: (StringAttr, IntegerAttr),
 }
 
 
