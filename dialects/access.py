@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from xdsl.dialects.builtin import IndexType, VectorType
 from xdsl.ir import SSAValue
@@ -29,13 +30,20 @@ def normalize_access(exprs: Iterable[Expr], operands: Sequence[SSAValue]) -> tup
     merge = {dim(i): dim(first.setdefault(value, i)) for i, value in enumerate(operands)}
     if len(first) < len(operands):
         exprs = tuple(e.xreplace(merge) for e in exprs)
-    values = list(operands)
+    access, order = _normal_form(exprs)
+    return access, [operands[i] for i in order]
+
+
+@lru_cache(maxsize=65536)
+def _normal_form(exprs: tuple[Expr, ...]) -> tuple[MapAttr, tuple[int, ...]]:
+    """Return `exprs` with their dims numbered as the text names them, and for each of these dims its old number."""
+    numbers: tuple[int, ...] | None = None
     while True:
-        seen = list(dict.fromkeys(int(n) for e in exprs for n in _DIM.findall(format_expr(e))))
+        seen = tuple(dict.fromkeys(int(n) for e in exprs for n in _DIM.findall(format_expr(e))))
+        numbers = seen if numbers is None else tuple(numbers[i] for i in seen)
+        if seen == tuple(range(len(seen))):
+            return MapAttr.get(len(seen), exprs), numbers
         order = {dim(old): dim(new) for new, old in enumerate(seen)}
-        values = [values[i] for i in seen]
-        if seen == list(range(len(seen))):
-            return MapAttr.get(len(values), exprs), values
         exprs = tuple(e.xreplace(order) for e in exprs)
 
 

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Self
 
-from xdsl.dialects.builtin import IndexType, IntegerType, MemRefType, Signedness, StringAttr, TensorType, VectorType, i1
+from xdsl.dialects.builtin import (
+    DenseArrayBase,
+    IndexType,
+    IntegerType,
+    MemRefType,
+    Signedness,
+    StringAttr,
+    TensorType,
+    VectorType,
+    i1,
+    i32,
+)
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -108,10 +120,14 @@ class LoadOp(IRDLOperation):
         kind = _access_type(element_in_register(source.type), indices)
         if mask is not None and isinstance(mask.type, VectorType):
             kind = like(mask.type, element_in_register(source.type))
-        return LoadOp(
-            operands=[[source], indices, _optional(mask), _optional(otherwise)],
+        masks = [*_optional(mask), *_optional(otherwise)]
+        return LoadOp.create(
+            operands=[source, *indices, *masks],
             result_types=[kind],
-            properties={"access": access},
+            properties={
+                "access": access,
+                "operandSegmentSizes": _segments(1, len(indices), mask is not None, otherwise is not None),
+            },
         )
 
     @classmethod
@@ -174,6 +190,12 @@ def _optional(value: SSAValue | None) -> list[SSAValue]:
     return [] if value is None else [value]
 
 
+@lru_cache
+def _segments(*sizes: int) -> Attribute:
+    """Return the property that says how many operands each of an operation's operand definitions has."""
+    return DenseArrayBase.from_list(i32, sizes)
+
+
 @irdl_op_definition
 class StoreOp(IRDLOperation):
     """Store an element: `loop.store %v, %o[%i, %k] : f32, tensor<...>`.
@@ -204,10 +226,13 @@ class StoreOp(IRDLOperation):
     ) -> StoreOp:
         """Store `value` to `target` at `exprs`, in which `d<i>` stands for `indices[i]`."""
         access, indices = normalize_access(exprs, indices)
-        properties: dict[str, Attribute] = {"access": access}
+        properties: dict[str, Attribute] = {
+            "access": access,
+            "operandSegmentSizes": _segments(1, 1, len(indices), mask is not None),
+        }
         if combine is not None:
             properties["combine"] = StringAttr(combine)
-        return StoreOp(operands=[[value], [target], indices, _optional(mask)], properties=properties)
+        return StoreOp.create(operands=[value, target, *indices, *_optional(mask)], properties=properties)
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
-from xdsl.dialects.builtin import ArrayAttr, DenseArrayBase, IndexType, StringAttr, TensorType, UnitAttr, VectorType, i1, i64
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DenseArrayBase,
+    IndexType,
+    IntegerType,
+    StringAttr,
+    TensorType,
+    UnitAttr,
+    VectorType,
+    i1,
+    i32,
+    i64,
+)
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -30,6 +43,16 @@ from tilewright.dialects.loop_access import StoreOp
 from tilewright.dialects.loop_effects import NestEffect
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, integer
+
+
+@lru_cache(maxsize=1024)
+def _integers(kind: IntegerType, values: tuple[int, ...]) -> Attribute:
+    return DenseArrayBase.from_list(kind, values)
+
+
+@lru_cache(maxsize=1024)
+def _strings(values: tuple[str, ...]) -> Attribute:
+    return ArrayAttr([StringAttr(value) for value in values])
 
 
 @dataclass(frozen=True)
@@ -68,11 +91,11 @@ class Bounds:
         access, operands = normalize_access(exprs, self.operands)
         properties: dict[str, Attribute] = {
             "bounds": access,
-            "steps": DenseArrayBase.from_list(i64, [d.step for d in self.dims]),
+            "steps": _integers(i64, tuple(d.step for d in self.dims)),
         }
-        lanes = [i for i, d in enumerate(self.dims) if d.lanes]
+        lanes = tuple(i for i, d in enumerate(self.dims) if d.lanes)
         if lanes:
-            properties["lanes"] = DenseArrayBase.from_list(i64, lanes)
+            properties["lanes"] = _integers(i64, lanes)
         return operands, properties
 
     def index_types(self) -> list[Attribute]:
@@ -364,11 +387,12 @@ class ReduceOp(Loop):
     ) -> ReduceOp:
         """Make a reduction with results of types `slots` and an empty body."""
         operands, properties = _loop_properties(bounds, masked)
-        properties["combiners"] = ArrayAttr([StringAttr(c) for c in combiners])
+        properties["combiners"] = _strings(tuple(combiners))
+        properties["operandSegmentSizes"] = _integers(i32, (len(operands), len(init)))
         if ordered:
             properties["ordered"] = UnitAttr()
         region = Region(_loop_block(bounds, masked))
-        return ReduceOp(operands=[operands, init], result_types=[slots], properties=properties, regions=[region])
+        return ReduceOp.create(operands=[*operands, *init], result_types=slots, properties=properties, regions=[region])
 
     @property
     def names(self) -> list[str]:
@@ -399,7 +423,7 @@ class ReduceOp(Loop):
         while parser.parse_optional_punctuation(",") is not None:
             slots.append(parser.parse_type())
         operands, properties = _loop_properties(bounds, masked)
-        properties["combiners"] = ArrayAttr([StringAttr(c) for c in names])
+        properties["combiners"] = _strings(tuple(names))
         if ordered:
             properties["ordered"] = UnitAttr()
         values = parser.resolve_operands(init, slots, position) if init else []
