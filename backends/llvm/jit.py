@@ -87,6 +87,18 @@ def emit_optimized_ir(text: str, target: Target, options: CompileOptions = Compi
         return str(module)
 
 
+@dataclass(frozen=True)
+class Function:
+    """A function in a library, which it keeps loaded."""
+
+    library: "Library"
+    name: str
+
+    @property
+    def address(self) -> int:
+        return self.library.address(self.name)
+
+
 class Library:
     """Loaded code. Its addresses are valid while the library is referenced."""
 
@@ -102,6 +114,11 @@ class Library:
         """Return the address of a function. Raises KeyError if the library has none of that name."""
         return self._addresses[name]
 
+    def function(self, name: str) -> Function:
+        """Return a function together with this library. Raises KeyError if the library has none of that name."""
+        self.address(name)
+        return Function(self, name)
+
 
 def load_object(image: bytes, target: Target, resolve: SymbolResolver) -> Library:
     """Link an object into this process. Raises `CompileError` if a symbol that it needs is not to be had."""
@@ -115,7 +132,9 @@ def load_object(image: bytes, target: Target, resolve: SymbolResolver) -> Librar
         else:
             builder.import_symbol(name, address)
     if missing:
-        raise CompileError(f"expected this process to have the symbols that the code calls, missing: {', '.join(missing)}")
+        raise CompileError(
+            f"expected this process to have the symbols that the code calls, missing: {', '.join(missing)}"
+        )
     for name in symbols.functions:
         builder.export_symbol(name)
     session, number = _sessions.take(target)

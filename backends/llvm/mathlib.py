@@ -84,7 +84,11 @@ def math_function(name: str, element: Element, lanes: int, target: Target) -> Ma
         return _lane_by_lane(name, element, lanes, function.arity)
     native = _native_lanes(element, target)
     if lanes == native:
-        return _erf_f32(lanes, target) if name == "erf" and element == "f32" and target.is_x86 else _sleef(name, element, lanes)
+        return (
+            _erf_f32(lanes, target)
+            if name == "erf" and element == "f32" and target.is_x86
+            else _sleef(name, element, lanes)
+        )
     if lanes < native:
         return _padded(name, element, lanes, target)
     return _halved(name, element, lanes, target)
@@ -126,7 +130,9 @@ def _erf_f32(lanes: int, target: Target) -> MathFunction:
     ]
     polynomial = splat(_ERF_COEFFICIENTS[0])
     for i, coefficient in enumerate(_ERF_COEFFICIENTS[1:]):
-        lines.append(f"  %p{i} = call {kind} @llvm.fma.{suffix}({kind} {polynomial}, {kind} %t, {kind} {splat(coefficient)})")
+        lines.append(
+            f"  %p{i} = call {kind} @llvm.fma.{suffix}({kind} {polynomial}, {kind} %t, {kind} {splat(coefficient)})"
+        )
         polynomial = f"%p{i}"
     lines += [
         f"  %square = fmul {kind} %x0, %x0",
@@ -177,7 +183,8 @@ def _padded(name: str, element: Element, lanes: int, target: Target) -> MathFunc
     narrow_type, wide_type = _type(element, lanes), _type(element, native)
     spread = _mask(min(lane, lanes - 1) for lane in range(native))
     lines = [
-        f"  %w{i} = shufflevector {narrow_type} %x{i}, {narrow_type} poison, <{native} x i32> {spread}" for i in range(arity)
+        f"  %w{i} = shufflevector {narrow_type} %x{i}, {narrow_type} poison, <{native} x i32> {spread}"
+        for i in range(arity)
     ]
     lines.append(f"  %y = call {wide_type} @{wide.symbol}({', '.join(f'{wide_type} %w{i}' for i in range(arity))})")
     lines.append(f"  %r = shufflevector {wide_type} %y, {wide_type} poison, <{lanes} x i32> {_mask(range(lanes))}")
@@ -193,7 +200,8 @@ def _halved(name: str, element: Element, lanes: int, target: Target) -> MathFunc
     for side, first in (("a", 0), ("b", half)):
         mask = _mask(range(first, first + half))
         lines += [
-            f"  %{side}{i} = shufflevector {whole_type} %x{i}, {whole_type} poison, <{half} x i32> {mask}" for i in range(arity)
+            f"  %{side}{i} = shufflevector {whole_type} %x{i}, {whole_type} poison, <{half} x i32> {mask}"
+            for i in range(arity)
         ]
         arguments = ", ".join(f"{half_type} %{side}{i}" for i in range(arity))
         lines.append(f"  %y{side} = call {half_type} @{part.symbol}({arguments})")

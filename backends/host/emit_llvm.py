@@ -1,0 +1,453 @@
+"""A host program as LLVM IR text: `i32 @run(ptr slots, ptr scalars, ptr callback)`.
+
+The arrays are those of `frame.py`. The program is one line of blocks. Each call into PyTorch returns a status; where it is not
+zero the program calls back with the number of the place (`Site`) and the reason; Python then mends the matter and returns 0,
+or keeps an exception and returns 1, upon which the program returns 1 and leaves the frame for its owner to clear.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import singledispatchmethod
+
+from xdsl.ir import Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.backends.host.abi import capabilities, device_code, dtype_code, dtype_of
+from tilewright.backends.host.emit_calls import emit_dispatcher, emit_shim
+from tilewright.backends.host.frame import Frame, make_frame
+from tilewright.backends.host.llvm_text import FunctionText
+from tilewright.backends.host.plan import HostPlan, byte_offset, element_type, is_buffer, layout
+from tilewright.backends.host.routes import CallbackRoute, DispatcherRoute, Route, ShimRoute, choose_route
+from tilewright.dialects import host
+from tilewright.dialects.sym import free_symbols
+
+KERNEL_PREFIX = "kernel."
+"""What goes before a kernel's name in the symbols of a program, so that no kernel hides a function of PyTorch."""
+
+
+class Reason(IntEnum):
+    """Why a program calls back."""
+
+    RUN = 0
+    """The call can only be made in Python."""
+    FAILED = 1
+    """PyTorch returned an error."""
+    CONFORM = 2
+    """A result has not the layout that the program was compiled for."""
+
+
+@dataclass(frozen=True)
+class InputSite:
+    """The check of an input."""
+
+    argument: SSAValue
+    number: int
+
+
+@dataclass(frozen=True)
+class MemorySite:
+    """The making of a buffer or of a view."""
+
+    op: Operation
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """The call of an operator."""
+
+    call: host.CallOp
+    route: Route
+
+
+Site = InputSite | MemorySite | CallSite
+
+
+@dataclass(frozen=True)
+class NativeProgram:
+    """The text of a program, and what Python needs to call it and to be called back."""
+
+    text: str
+    frame: Frame
+    sites: tuple[Site, ...]
+
+
+def emit_llvm(plan: HostPlan, *, check_inputs: bool = True, record: bool = False) -> NativeProgram:
+    """Print a host program.
+
+    With `check_inputs` every tensor input must have the dtype, device, sizes and strides of its type. With `record` kernels
+    and operators appear in the profiler. Raises `VerifyException` for a size symbol that no argument provides.
+    """
+    frame = make_frame(plan)
+    emitter = _Emitter(plan, frame, record)
+    emitter.symbols()
+    for number, argument in enumerate(plan.arguments[: plan.num_inputs]):
+        if check_inputs and is_buffer(argument):
+            emitter.check_input(argument, number)
+    for op in plan.ops:
+        emitter.emit(op)
+    emitter.finish()
+    text = emitter.text.finish("define i32 @run(ptr noalias %slots, ptr noalias %scalars, ptr %callback)")
+    return NativeProgram(text, frame, tuple(emitter.sites))
+
+
+class _Emitter:
+    def __init__(self, plan: HostPlan, frame: Frame, record: bool):
+        self.text = FunctionText()
+        self.sites: list[Site] = []
+        self._plan = plan
+        self._frame = frame
+        self._record = record and capabilities().record_function
+        self._pointers: dict[SSAValue, str] = {}
+        self._live_views: set[SSAValue] = set()
+        self._failed = self.text.new_label()
+
+    def symbols(self) -> None:
+        """Read the size symbols and check that they are all that the program uses."""
+        for source in self._plan.symbols:
+            place = self._scalar(self._frame.symbols[source.name])
+            if source.dim is not None:
+                slot = self._slot(self._plan.arguments[source.argument])
+                function = "aoti_torch_get_stride" if source.is_stride else "aoti_torch_get_size"
+                handle = self.text.value(f"load ptr, ptr {slot}")
+                status = self.text.call("i32", function, [f"ptr {handle}", f"i64 {source.dim}", f"ptr {place}"])
+                self._check(status, InputSite(self._plan.arguments[source.argument], source.argument))
+            self.text.bind(source.name, self.text.value(f"load i64, ptr {place}"))
+        known = set(self._frame.symbols)
+        for value in (*self._plan.arguments, *(r for op in self._plan.ops for r in op.results)):
+            if is_buffer(value):
+                kind = layout(value)
+                for symbol in free_symbols((*kind.sizes, *kind.strides, kind.offset)):
+                    if symbol not in known:
+                        raise VerifyException(f"no argument of `@{self._plan.name}` provides the size `{symbol}`")
+
+    def check_input(self, argument: SSAValue, number: int) -> None:
+        """Compare an input with its type."""
+        status = self._conforms(argument)
+        self._check(status, InputSite(argument, number))
+        self.text.release_scratch()
+
+    def emit(self, op: Operation) -> None:
+        """Print one operation, and give up the handles that die with it."""
+        self._emit(op)
+        for value in self._plan.deaths.get(op, ()):
+            self._drop(value)
+        self.text.release_scratch()
+
+    @singledispatchmethod
+    def _emit(self, op: Operation) -> None:
+        raise VerifyException(f"`{op.name}` is no operation of a host program")
+
+    @_emit.register
+    def _(self, op: host.AllocOp) -> None:
+        self._allocate(op.result, MemorySite(op))
+
+    @_emit.register
+    def _(self, op: host.FreeOp) -> None:
+        """Nothing: the plan says after which operation a handle is given up."""
+
+    @_emit.register
+    def _(self, op: host.ViewOp) -> None:
+        """Nothing yet: a view becomes a handle or an address where it is used."""
+
+    @_emit.register
+    def _(self, op: host.LaunchOp) -> None:
+        pointers = [f"ptr {self._pointer(b)}" for b in op.buffers]
+        sizes = [f"i64 {self.text.expression(e)}" for e in op.symbols.exprs]
+        name = f'@"{KERNEL_PREFIX}{op.kernel_name}"'
+        kinds = ", ".join(["ptr"] * len(pointers) + ["i64"] * len(sizes))
+        self.text.declare(f"declare void {name}({kinds})")
+        range_handle = self._begin_range(op.kernel_name)
+        self.text.line(f"call void {name}({', '.join(pointers + sizes)})")
+        self._end_range(range_handle)
+
+    @_emit.register
+    def _(self, op: host.CallOp) -> None:
+        for operand in op.operands:
+            self._ensure_handle(operand)
+        route = choose_route(op)
+        site = CallSite(op, route)
+        operands = [self._slot(v) for v in op.operands]
+        results = [self._slot(v) for v in op.results]
+        if isinstance(route, ShimRoute) and route.shim.has_out:
+            self._allocate(op.results[0], MemorySite(op))
+        if isinstance(route, CallbackRoute):
+            self._check(self._call_back(self._site(site), Reason.RUN), None)
+        else:
+            range_handle = self._begin_range(op.operator)
+            match route:
+                case ShimRoute():
+                    status = emit_shim(self.text, route.shim, route.arguments, operands, results)
+                case DispatcherRoute():
+                    status = emit_dispatcher(self.text, route.schema, route.arguments, operands, results)
+            self._end_range(range_handle)
+            self._check(status, site)
+            self._check_results(op, route)
+        for result, slot in zip(op.results, results, strict=True):
+            if result in self._frame.scalars:
+                number = self.text.value(f"load i64, ptr {slot}")
+                self.text.line(f"store i64 0, ptr {slot}")
+                self.text.line(f"store i64 {number}, ptr {self._scalar(self._frame.scalars[result])}")
+
+    @_emit.register
+    def _(self, op: host.SizeOp) -> None:
+        value = self.text.expression(op.size.expr)
+        self.text.line(f"store i64 {value}, ptr {self._scalar(self._frame.scalars[op.result])}")
+
+    def finish(self) -> None:
+        """Put the results in their slots and return."""
+        constants = set(self._plan.arguments[self._plan.num_inputs :])
+        places: dict[SSAValue, str] = {}
+        for number, value in enumerate(filter(is_buffer, self._plan.results), self._frame.first_result):
+            target = self._slot_number(number)
+            if value in places or value in constants:
+                handle = self.text.value(f"load ptr, ptr {places.get(value) or self._slot(value)}")
+                status = self.text.call("i32", "aoti_torch_new_tensor_handle", [f"ptr {handle}", f"ptr {target}"])
+                self._check(status, None)
+            else:
+                self._ensure_handle(value)
+                source = self._slot(value)
+                self.text.line(f"store ptr {self.text.value(f'load ptr, ptr {source}')}, ptr {target}")
+                self.text.line(f"store ptr null, ptr {source}")
+            places.setdefault(value, target)
+        self.text.line("ret i32 0")
+        self.text.start_block(self._failed)
+        self.text.line("ret i32 1")
+
+    def _slot(self, value: SSAValue) -> str:
+        return self._slot_number(self._frame.slots[value])
+
+    def _slot_number(self, number: int) -> str:
+        return self.text.value(f"getelementptr ptr, ptr %slots, i64 {number}")
+
+    def _scalar(self, number: int) -> str:
+        return self.text.value(f"getelementptr i64, ptr %scalars, i64 {number}")
+
+    def _site(self, site: Site) -> int:
+        self.sites.append(site)
+        return len(self.sites) - 1
+
+    def _call_back(self, site: int, reason: Reason) -> str:
+        return self.text.value(f"call i32 %callback(i32 {site}, i32 {reason}, ptr %slots, ptr %scalars)")
+
+    def _check(self, status: str, site: Site | None, reason: Reason = Reason.FAILED) -> None:
+        """Go on if the status is 0; else let Python mend it, if there is a site, or fail."""
+        good = self.text.new_label()
+        bad = self._failed if site is None else self.text.new_label()
+        worked = self.text.value(f"icmp eq i32 {status}, 0")
+        self.text.line(f"br i1 {worked}, label %{good}, label %{bad}")
+        if site is not None:
+            self.text.start_block(bad)
+            mended = self.text.value(f"icmp eq i32 {self._call_back(self._site(site), reason)}, 0")
+            self.text.line(f"br i1 {mended}, label %{good}, label %{self._failed}")
+        self.text.start_block(good)
+
+    def _allocate(self, value: SSAValue, site: MemorySite) -> None:
+        kind = layout(value)
+        device_type, device_index = device_code(kind.device)
+        status = self.text.call(
+            "i32",
+            "aoti_torch_empty_strided",
+            [
+                f"i64 {len(kind.sizes)}",
+                f"ptr {self.text.array(kind.sizes)}",
+                f"ptr {self.text.array(kind.strides)}",
+                f"i32 {dtype_code(dtype_of(element_type(value)))}",
+                f"i32 {device_type}",
+                f"i32 {device_index}",
+                f"ptr {self._slot(value)}",
+            ],
+        )
+        self._check(status, site)
+
+    def _ensure_handle(self, value: SSAValue) -> None:
+        """Make the tensor object of a view that has none yet."""
+        root = self._plan.root(value)
+        if root is value or value in self._live_views:
+            return
+        self._live_views.add(value)
+        kind = layout(value)
+        shape = [f"i64 {len(kind.sizes)}", f"ptr {self.text.array(kind.sizes)}", f"ptr {self.text.array(kind.strides)}"]
+        handle = self.text.value(f"load ptr, ptr {self._slot(root)}")
+        if element_type(value) == element_type(root):
+            increment = self.text.expression(kind.offset - layout(root).offset)
+            status = self.text.call(
+                "i32",
+                "aoti_torch__reinterpret_tensor",
+                [f"ptr {handle}", *shape, f"i64 {increment}", f"ptr {self._slot(value)}"],
+            )
+        else:
+            offset = self.text.expression(byte_offset(value, root))
+            root_bytes = dtype_of(element_type(root)).itemsize
+            code = dtype_code(dtype_of(element_type(value)))
+            for declaration in _RETYPE_DECLARATIONS:
+                self.text.declare(declaration)
+            self.text.define(_RETYPE)
+            arguments = [f"ptr {handle}", f"i64 {root_bytes}", f"i64 {offset}", f"i32 {code}", *shape]
+            status = self.text.value(f"call i32 @retype({', '.join(arguments)}, ptr {self._slot(value)})")
+        assert isinstance(value.owner, Operation)
+        self._check(status, MemorySite(value.owner))
+
+    def _drop(self, value: SSAValue) -> None:
+        """Give up a handle, if the value has one."""
+        if value not in self._frame.slots or (value in self._plan.roots and value not in self._live_views):
+            return
+        self._live_views.discard(value)
+        slot = self._slot(value)
+        self.text.call("i32", "aoti_torch_delete_tensor_object", [f"ptr {self.text.value(f'load ptr, ptr {slot}')}"])
+        self.text.line(f"store ptr null, ptr {slot}")
+
+    def _pointer(self, value: SSAValue) -> str:
+        """Return the address of a buffer's first element."""
+        known = self._pointers.get(value)
+        if known is not None:
+            return known
+        root = self._plan.root(value)
+        if root is value:
+            place = self.text.stored([])
+            handle = self.text.value(f"load ptr, ptr {self._slot(value)}")
+            status = self.text.call("i32", "aoti_torch_get_data_ptr", [f"ptr {handle}", f"ptr {place}"])
+            if value in self._plan.arguments:
+                self._check(status, InputSite(value, list(self._plan.arguments).index(value)))
+            pointer = self.text.value(f"load ptr, ptr {place}")
+        else:
+            offset = byte_offset(value, root)
+            base = self._pointer(root)
+            pointer = base if offset == 0 else self.text.value(f"getelementptr i8, ptr {base}, i64 {self.text.expression(offset)}")
+        self._pointers[value] = pointer
+        return pointer
+
+    def _conforms(self, value: SSAValue) -> str:
+        """Compare a tensor with its type; return the name of a status."""
+        kind = layout(value)
+        for declaration in _CONFORMS_DECLARATIONS:
+            self.text.declare(declaration)
+        self.text.define(_CONFORMS)
+        arguments = [
+            f"ptr {self.text.value(f'load ptr, ptr {self._slot(value)}')}",
+            f"i32 {device_code(kind.device)[0]}",
+            f"i32 {dtype_code(dtype_of(element_type(value)))}",
+            f"i64 {len(kind.sizes)}",
+            f"ptr {self.text.array(kind.sizes)}",
+            f"ptr {self.text.array(kind.strides)}",
+        ]
+        return self.text.value(f"call i32 @conforms({', '.join(arguments)})")
+
+    def _check_results(self, op: host.CallOp, route: ShimRoute | DispatcherRoute) -> None:
+        """Compare results with their types: what PyTorch chose may differ from what its meta function said."""
+        if isinstance(route, ShimRoute) and (route.shim.has_out or any(r.alias for r in route.shim.returns)):
+            return
+        for result in op.results:
+            if is_buffer(result):
+                self._check(self._conforms(result), CallSite(op, route), Reason.CONFORM)
+
+    def _begin_range(self, name: str) -> str | None:
+        if not self._record:
+            return None
+        place = self.text.stored([])
+        self.text.call(
+            "i32",
+            "aoti_record_function_start",
+            [f"ptr {self.text.c_string(name)}", "ptr null", "ptr null", "i64 0", f"ptr {place}"],
+        )
+        return self.text.value(f"load ptr, ptr {place}")
+
+    def _end_range(self, handle: str | None) -> None:
+        if handle is not None:
+            self.text.call("i32", "aoti_record_function_end", [f"ptr {handle}"])
+
+
+_CONFORMS_DECLARATIONS = (
+    "declare i32 @aoti_torch_get_device_type(ptr, ptr)",
+    "declare i32 @aoti_torch_get_dtype(ptr, ptr)",
+    "declare i32 @aoti_torch_get_dim(ptr, ptr)",
+    "declare i32 @aoti_torch_get_sizes(ptr, ptr)",
+    "declare i32 @aoti_torch_get_strides(ptr, ptr)",
+)
+
+# Strides do not matter in a dimension of one element, nor in a tensor without elements.
+_CONFORMS = """
+define internal i32 @conforms(ptr %tensor, i32 %device, i32 %dtype, i64 %rank, ptr %sizes, ptr %strides) {
+entry:
+  %place = alloca i64
+  %r0 = call i32 @aoti_torch_get_device_type(ptr %tensor, ptr %place)
+  %d = load i32, ptr %place
+  %c0 = icmp eq i32 %d, %device
+  %r1 = call i32 @aoti_torch_get_dtype(ptr %tensor, ptr %place)
+  %t = load i32, ptr %place
+  %c1 = icmp eq i32 %t, %dtype
+  %r2 = call i32 @aoti_torch_get_dim(ptr %tensor, ptr %place)
+  %n = load i64, ptr %place
+  %c2 = icmp eq i64 %n, %rank
+  %r01 = or i32 %r0, %r1
+  %r012 = or i32 %r01, %r2
+  %worked = icmp eq i32 %r012, 0
+  %c01 = and i1 %c0, %c1
+  %c012 = and i1 %c01, %c2
+  %good = and i1 %c012, %worked
+  br i1 %good, label %shape, label %differs
+shape:
+  %r3 = call i32 @aoti_torch_get_sizes(ptr %tensor, ptr %place)
+  %own.sizes = load ptr, ptr %place
+  %r4 = call i32 @aoti_torch_get_strides(ptr %tensor, ptr %place)
+  %own.strides = load ptr, ptr %place
+  br label %head
+head:
+  %i = phi i64 [0, %shape], [%next, %stride]
+  %same = phi i1 [true, %shape], [%same.next, %stride]
+  %empty = phi i1 [false, %shape], [%empty.next, %stride]
+  %more = icmp ult i64 %i, %rank
+  br i1 %more, label %size, label %end
+size:
+  %p0 = getelementptr i64, ptr %sizes, i64 %i
+  %a0 = load i64, ptr %p0
+  %p1 = getelementptr i64, ptr %own.sizes, i64 %i
+  %b0 = load i64, ptr %p1
+  %equal = icmp eq i64 %a0, %b0
+  br i1 %equal, label %stride, label %differs
+stride:
+  %p2 = getelementptr i64, ptr %strides, i64 %i
+  %a1 = load i64, ptr %p2
+  %p3 = getelementptr i64, ptr %own.strides, i64 %i
+  %b1 = load i64, ptr %p3
+  %stride.same = icmp eq i64 %a1, %b1
+  %one = icmp eq i64 %a0, 1
+  %stride.good = or i1 %stride.same, %one
+  %same.next = and i1 %same, %stride.good
+  %zero = icmp eq i64 %a0, 0
+  %empty.next = or i1 %empty, %zero
+  %next = add i64 %i, 1
+  br label %head
+end:
+  %fits = or i1 %same, %empty
+  br i1 %fits, label %conforms, label %differs
+conforms:
+  ret i32 0
+differs:
+  ret i32 1
+}
+"""
+
+# PyTorch makes a view of another dtype only of a tensor that begins where its storage does, so make that one first.
+_RETYPE_DECLARATIONS = (
+    "declare i32 @aoti_torch_get_storage_offset(ptr, ptr)",
+    "declare i32 @aoti_torch__reinterpret_tensor(ptr, i64, ptr, ptr, i64, ptr)",
+    "declare i32 @aoti_torch__alloc_from_pool(ptr, i64, i32, i64, ptr, ptr, ptr)",
+    "declare i32 @aoti_torch_delete_tensor_object(ptr)",
+)
+
+_RETYPE = """
+define internal i32 @retype(ptr %root, i64 %root.bytes, i64 %bytes, i32 %dtype, i64 %rank, ptr %sizes, ptr %strides, ptr %result) {
+  %place = alloca i64
+  %start = alloca ptr
+  %s0 = call i32 @aoti_torch_get_storage_offset(ptr %root, ptr %place)
+  %offset = load i64, ptr %place
+  %back = sub i64 0, %offset
+  %s1 = call i32 @aoti_torch__reinterpret_tensor(ptr %root, i64 0, ptr null, ptr null, i64 %back, ptr %start)
+  %begin = load ptr, ptr %start
+  %before = mul i64 %offset, %root.bytes
+  %at = add i64 %before, %bytes
+  %status = call i32 @aoti_torch__alloc_from_pool(ptr %begin, i64 %at, i32 %dtype, i64 %rank, ptr %sizes, ptr %strides, ptr %result)
+  %s2 = call i32 @aoti_torch_delete_tensor_object(ptr %begin)
+  ret i32 %status
+}
+"""

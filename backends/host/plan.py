@@ -1,0 +1,195 @@
+"""A host program read once for all emitters: where each value lives, which need a tensor object, and when each dies.
+
+Everything that calls PyTorch needs a tensor handle; a kernel needs only an address. So a view that is only passed to kernels
+is an address computed from its root (the buffer it looks into), and a view that is passed to a call or returned gets a handle
+just before its first such use, which is given up after its last.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects import func
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    ModuleOp,
+    NoneType,
+    StringAttr,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.backends.host.abi import dtype_of
+from tilewright.dialects import host
+from tilewright.dialects.loop_access import layout_of
+from tilewright.dialects.sym import LayoutAttr
+from tilewright.dialects.sym_expr import Expr, Symbol, integer, symbol
+
+
+@dataclass(frozen=True)
+class SymbolSource:
+    """Where a size symbol is found: argument `argument` itself, or its size or stride number `dim`."""
+
+    name: Symbol
+    argument: int
+    dim: int | None
+    is_stride: bool = False
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """A host program and what its emitters need to know of it."""
+
+    function: func.FuncOp
+    ops: tuple[Operation, ...]
+    """The body, but for its return."""
+    results: tuple[SSAValue, ...]
+    num_constants: int
+    """How many of the last arguments are constants."""
+    symbols: tuple[SymbolSource, ...]
+    roots: dict[SSAValue, SSAValue] = field(repr=False)
+    """For each view the buffer it looks into."""
+    handles: frozenset[SSAValue] = field(repr=False)
+    """The views that need a tensor object."""
+    deaths: dict[Operation, tuple[SSAValue, ...]] = field(repr=False)
+    """The values whose handles are given up after an operation."""
+
+    @property
+    def name(self) -> str:
+        return self.function.sym_name.data
+
+    @property
+    def arguments(self) -> Sequence[SSAValue]:
+        return self.function.body.block.args
+
+    @property
+    def num_inputs(self) -> int:
+        """How many arguments the caller gives."""
+        return len(self.arguments) - self.num_constants
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """Return the buffer that a value looks into: itself, unless it is a view."""
+        return self.roots.get(value, value)
+
+
+def is_buffer(value: SSAValue) -> bool:
+    """Whether a value is a tensor in memory rather than a number or nothing."""
+    return isinstance(value.type, MemRefType)
+
+
+def element_type(value: SSAValue) -> Attribute:
+    """Return the element type of a buffer."""
+    assert isinstance(value.type, MemRefType)
+    return value.type.element_type
+
+
+def layout(value: SSAValue) -> LayoutAttr:
+    """Return the layout of a buffer."""
+    return layout_of(value.type)
+
+
+def byte_offset(value: SSAValue, root: SSAValue) -> Expr:
+    """Return how many bytes after its root's first element a view begins."""
+    own = layout(value).offset * integer(dtype_of(element_type(value)).itemsize)
+    return own - layout(root).offset * integer(dtype_of(element_type(root)).itemsize)
+
+
+def find_program(module: ModuleOp) -> func.FuncOp:
+    """Return the host program of a module. Raises `VerifyException` unless it has exactly one function with a body on memrefs."""
+    programs = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration and _is_program(op)]
+    if len(programs) != 1:
+        raise VerifyException(f"expected one host program in the module, found {len(programs)}")
+    return programs[0]
+
+
+def _is_program(function: func.FuncOp) -> bool:
+    return len(function.body.blocks) == 1 and all(
+        isinstance(op, (host.AllocOp, host.FreeOp, host.ViewOp, host.LaunchOp, host.CallOp, host.SizeOp, func.ReturnOp))
+        for op in function.body.block.ops
+    )
+
+
+def make_plan(function: func.FuncOp) -> HostPlan:
+    """Read a host program. Raises `VerifyException` if a symbol can be had from no argument, or an argument is of no known kind."""
+    block = function.body.block
+    *ops, terminator = block.ops
+    if not isinstance(terminator, func.ReturnOp):
+        raise VerifyException(f"expected a host program to end with `func.return`, found `{terminator.name}`")
+    for argument in block.args:
+        if not isinstance(argument.type, (MemRefType, IntegerType)):
+            raise VerifyException(f"expected arguments of a host program to be memrefs and i64, found {argument.type}")
+    results = tuple(terminator.arguments)
+    roots: dict[SSAValue, SSAValue] = {}
+    for op in ops:
+        if isinstance(op, host.ViewOp):
+            roots[op.result] = roots.get(op.source, op.source)
+    handles = frozenset(v for op in ops if isinstance(op, host.CallOp) for v in op.operands if v in roots)
+    return HostPlan(
+        function=function,
+        ops=tuple(ops),
+        results=results,
+        num_constants=len(constant_names(function)),
+        symbols=_symbol_sources(function),
+        roots=roots,
+        handles=handles | {v for v in results if v in roots},
+        deaths=_deaths(ops, results, roots),
+    )
+
+
+def constant_names(function: func.FuncOp) -> tuple[str, ...]:
+    """Return the names of the constant tensors that are the last arguments."""
+    names = function.attributes.get("aten.constants")
+    return tuple(n.data for n in ArrayAttr[Attribute].get(names) if isinstance(n, StringAttr)) if isinstance(names, ArrayAttr) else ()
+
+
+def _deaths(
+    ops: Sequence[Operation], results: Iterable[SSAValue], roots: dict[SSAValue, SSAValue]
+) -> dict[Operation, tuple[SSAValue, ...]]:
+    """Find where handles end: a view's after its last use, a buffer's where it is freed or, if later, after its views' last use.
+
+    A buffer that is never freed lives to the end of the call, and what is returned lives on.
+    """
+    last_use: dict[SSAValue, int] = {}
+    freed: dict[SSAValue, None] = {}
+    for position, op in enumerate(ops):
+        if isinstance(op, host.FreeOp):
+            freed[op.buffer] = None
+        for operand in op.operands:
+            last_use[operand] = last_use[roots.get(operand, operand)] = position
+        for result in op.results:
+            if result in roots:
+                last_use[result] = last_use[roots[result]] = position
+    returned = set(results)
+    kept = returned | {roots[v] for v in returned if v in roots}
+    deaths: dict[Operation, list[SSAValue]] = {}
+    for value, position in last_use.items():
+        if (value in roots and value not in returned) or (value in freed and value not in kept):
+            deaths.setdefault(ops[position], []).append(value)
+    return {op: tuple(values) for op, values in deaths.items()}
+
+
+def _symbol_sources(function: func.FuncOp) -> tuple[SymbolSource, ...]:
+    """Find every symbol that an argument's type names; the first argument that has it alone as a size or stride provides it."""
+    sources: dict[Symbol, SymbolSource] = {}
+    given = function.attributes.get("aten.symbol_args")
+    if isinstance(given, DictionaryAttr):
+        for name, number in given.data.items():
+            assert isinstance(number, IntegerAttr)
+            sources[symbol(name)] = SymbolSource(symbol(name), number.value.data, None)
+    for number, argument in enumerate(function.body.block.args):
+        if not isinstance(argument.type, MemRefType):
+            continue
+        kind = layout(argument)
+        for exprs, is_stride in ((kind.sizes, False), (kind.strides, True)):
+            for dim, expr in enumerate(exprs):
+                if expr.is_Symbol:
+                    sources.setdefault(expr, SymbolSource(expr, number, dim, is_stride))
+    return tuple(sources.values())
+
+
+def is_none(value: SSAValue) -> bool:
+    """Whether a call's result is an undefined tensor."""
+    return isinstance(value.type, NoneType)
