@@ -1,7 +1,7 @@
 """The syntax of index expressions over SSA values, `[%i, %k floordiv 4 + s0]`, and their normal form.
 
-An access is a `#sym.map` and one operand per dim. In normal form the operands are distinct, all are used, and they are numbered
-in the order in which the printed text names them, so that text and memory hold the same thing.
+An access is a `#sym.map` and one operand per dim. In normal form the operands are distinct, all are used, and they are
+numbered in the order in which the printed text names them, so that text and memory hold the same thing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from xdsl.dialects.builtin import IndexType, VectorType
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import SSAValue
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -18,6 +18,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.sym import MapAttr, format_expr, format_with_names, parse_expr
 from tilewright.dialects.sym_expr import Expr, dim
+from tilewright.dialects.type_guards import is_vector
 
 _DIM = re.compile(r"\bd([0-9]+)\b")
 _MARK = "\0"
@@ -97,7 +98,7 @@ def print_access_list(printer: Printer, exprs: Iterable[Expr], operands: Sequenc
 def is_index(value: SSAValue) -> bool:
     """Whether `value` may stand in an index expression: an `index`, or a vector of them."""
     kind = value.type
-    return isinstance(kind, IndexType) or (isinstance(kind, VectorType) and isinstance(kind.element_type, IndexType))
+    return isinstance(kind, IndexType) or (is_vector(kind) and isinstance(kind.element_type, IndexType))
 
 
 def verify_access(name: str, access: MapAttr, operands: Sequence[SSAValue]) -> None:

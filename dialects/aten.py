@@ -1,7 +1,7 @@
 """The `aten` dialect: the graph that AOTAutograd gives, one operation per ATen call, on tensors (level 0).
 
-Every tensor type carries a `#sym.layout` with sizes, strides and device; sizes may be symbolic. The dialect cannot speak of loops: what
-an operator computes is known to the lowering and to the reference interpreter only.
+Every tensor type carries a `#sym.layout` with sizes, strides and device; sizes may be symbolic. The dialect cannot
+speak of loops: what an operator computes is known to the lowering and to the reference interpreter only.
 
 ```
 func.func @forward(%x : tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) -> tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
@@ -15,8 +15,8 @@ func.func @forward(%x : tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) -> tensor
 A function may carry these attributes:
 
 - `aten.symbols`: a dictionary from symbol to `#sym.symbol` (its hint and range);
-- `aten.symbol_args`: a dictionary from symbol to the number of the i64 argument that holds it; a symbol without one is read from the first
-  argument that has it alone as a size or stride;
+- `aten.symbol_args`: a dictionary from symbol to the number of the i64 argument that holds it; a symbol without one is
+  read from the first argument that has it alone as a size or stride;
 - `aten.mutates`: the numbers of the arguments that an `aten.copy_` writes to;
 - `aten.output_alias`: for each result the number of the argument it shares memory with, or -1;
 - `aten.constants`: the names of constant tensors, which are the last arguments;
@@ -26,6 +26,7 @@ A function may carry these attributes:
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+
 from xdsl.dialects.builtin import i64
 from xdsl.ir import Dialect, Operation
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, result_def, traits_def
@@ -38,8 +39,8 @@ from tilewright.dialects.sym_expr import Expr
 
 
 class CallEffect(MemoryEffect):
-    """A call writes where its schema says so, drawing random numbers writes the generator's state, and an unknown operator may do
-    anything; other calls are pure."""
+    """A call writes where its schema says so, drawing random numbers writes the generator's state, and an unknown
+    operator may do anything; other calls are pure."""
 
     @classmethod
     def get_effects(cls, op: Operation) -> AbstractSet[EffectInstance] | None:
@@ -53,7 +54,9 @@ class CallEffect(MemoryEffect):
 
 @irdl_op_definition
 class CallOp(OperatorCall):
-    """Call an ATen operator on tensors: `%y = aten.call "aten.add.Tensor"(self = %x, other = %z, alpha = 2 : i64) : (..) -> ..`."""
+    """Call an ATen operator on tensors:
+    `%y = aten.call "aten.add.Tensor"(self = %x, other = %z, alpha = 2 : i64) : (..) -> ..`.
+    """
 
     name = "aten.call"
     traits = traits_def(CallEffect())

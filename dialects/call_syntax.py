@@ -1,7 +1,7 @@
 """The arguments of a call to an ATen operator, by schema name; shared by `aten.call` and `host.call`.
 
-In memory the arguments are a dictionary from name to attribute, where `#aten.operand<i>` stands for operand `i`; in text the operand is
-written in its place: `(self = %x, other = [%a, none], alpha = 2 : i64)`.
+In memory the arguments are a dictionary from name to attribute, where `#aten.operand<i>` stands for operand `i`; in
+text the operand is written in its place: `(self = %x, other = [%a, none], alpha = 2 : i64)`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     FloatAttr,
     IntegerAttr,
-    MemRefType,
     NoneAttr,
     StringAttr,
-    TensorType,
 )
 from xdsl.ir import Attribute, Data, ParametrizedAttribute, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_attr_definition, param_def, prop_def, var_operand_def, var_result_def
@@ -30,6 +28,7 @@ from tilewright.dialects import aten_schema
 from tilewright.dialects.aten_schema import Element, Kind
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym import ExprAttr, IntsAttr
+from tilewright.dialects.type_guards import is_array, is_memref, is_tensor
 
 
 @irdl_attr_definition
@@ -182,7 +181,7 @@ def print_arguments(printer: Printer, arguments: Mapping[str, Attribute], operan
 def operand_uses(arguments: Mapping[str, Attribute]) -> Iterator[int]:
     """Yield the operand numbers in the order in which the text names them."""
     for value in arguments.values():
-        items = value.data if isinstance(value, ArrayAttr) else (value,)
+        items = value.data if is_array(value) else (value,)
         for item in items:
             if isinstance(item, OperandAttr):
                 yield item.data
@@ -235,7 +234,7 @@ def _fits(value: Attribute, kind: Kind) -> bool:
     if kind.is_list:
         if isinstance(value, IntsAttr):
             return kind.element in (Element.INT, Element.SYM_INT)
-        if isinstance(value, ArrayAttr):
+        if is_array(value):
             return all(
                 isinstance(v, _SCALARS.get(kind.element, ())) or (isinstance(v, NoneAttr) and kind.optional_elements)
                 for v in value.data
@@ -248,8 +247,8 @@ def _fits(value: Attribute, kind: Kind) -> bool:
 class OperatorCall(IRDLOperation):
     """A call of an operator by name; the base of `aten.call` and `host.call`.
 
-    Arguments are given by schema name; those left out have the schema's default. A list of tensors among the returns gives one result
-    per tensor; a return that is an undefined tensor has type `none`.
+    Arguments are given by schema name; those left out have the schema's default. A list of tensors among the returns
+    gives one result per tensor; a return that is an undefined tensor has type `none`.
     """
 
     inputs = var_operand_def()
@@ -261,7 +260,7 @@ class OperatorCall(IRDLOperation):
     def get(
         cls, op: str, arguments: Mapping[str, Attribute], operands: Sequence[SSAValue], results: Sequence[Attribute]
     ) -> Self:
-        """Call `op`, e.g. `aten.add.Tensor`; `#aten.operand<i>` in `arguments` stands for `operands[i]`, in textual order."""
+        """Call `op`, such as `aten.add.Tensor`; `#aten.operand<i>` in `arguments` stands for `operands[i]`."""
         properties: dict[str, Attribute] = {"op": StringAttr(op), "arguments": DictionaryAttr(arguments)}
         return cls.create(operands=operands, result_types=results, properties=properties)
 
@@ -294,5 +293,5 @@ class OperatorCall(IRDLOperation):
     def verify_(self) -> None:
         verify_arguments(self.operator, self.arguments, self.operands)
         for value in (*self.operands, *self.results):
-            if isinstance(value.type, (TensorType, MemRefType)):
+            if is_tensor(value.type) or is_memref(value.type):
                 layout_of(value.type)

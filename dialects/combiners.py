@@ -1,8 +1,8 @@
 """The combiners of reductions: how two partial results become one.
 
 A combiner works on a tuple of slots. `sum` and `max` have one slot; `argmax` has two (value and index), `welford` three
-(mean, sum of squared deviations, count). All are associative, so a reduction may be split over lanes and threads; a floating
-point sum then rounds differently, which a reduction marked `ordered` forbids.
+(mean, sum of squared deviations, count). All are associative, so a reduction may be split over lanes and threads; a
+floating point sum then rounds differently, which a reduction marked `ordered` forbids.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, IntegerType, VectorType
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.dialects.loop_scalar import CmpOp, SelectOp
+from tilewright.dialects.type_guards import is_integer, is_vector
 
 Slots = Sequence[SSAValue]
 Emit = Callable[[Operation], SSAValue]
@@ -22,7 +23,7 @@ Emit = Callable[[Operation], SSAValue]
 
 def element_type(kind: Attribute) -> Attribute:
     """Return the element type of a vector, any other type itself."""
-    return kind.element_type if isinstance(kind, VectorType) else kind
+    return kind.element_type if is_vector(kind) else kind
 
 
 def is_float(kind: Attribute) -> bool:
@@ -34,8 +35,8 @@ def is_float(kind: Attribute) -> bool:
 class Combiner:
     """A way to combine tuples of `arity` slots.
 
-    `identity(types)` gives the neutral constants; `combine(emit, a, b)` emits the operations that combine two tuples, on scalars
-    or on vectors lane by lane, and returns the result. In `b` are the later elements.
+    `identity(types)` gives the neutral constants; `combine(emit, a, b)` emits the operations that combine two tuples,
+    on scalars or on vectors lane by lane, and returns the result. In `b` are the later elements.
     """
 
     arity: int
@@ -46,21 +47,21 @@ class Combiner:
 def _constant(kind: Attribute, value: float) -> FloatAttr | IntegerAttr:
     if isinstance(kind, AnyFloat):
         return FloatAttr(float(value), kind)
-    assert isinstance(kind, IntegerType)
+    assert is_integer(kind)
     return IntegerAttr(int(value), kind)
 
 
 def _lowest(kind: Attribute) -> FloatAttr | IntegerAttr:
     if isinstance(kind, AnyFloat):
         return FloatAttr(float("-inf"), kind)
-    assert isinstance(kind, IntegerType)
+    assert is_integer(kind)
     return IntegerAttr(0 if kind.width.data == 1 else -(1 << (kind.width.data - 1)), kind)
 
 
 def _highest(kind: Attribute) -> FloatAttr | IntegerAttr:
     if isinstance(kind, AnyFloat):
         return FloatAttr(float("inf"), kind)
-    assert isinstance(kind, IntegerType)
+    assert is_integer(kind)
     return IntegerAttr(1 if kind.width.data == 1 else (1 << (kind.width.data - 1)) - 1, kind)
 
 
@@ -119,5 +120,5 @@ COMBINERS: dict[str, Combiner] = {
     "argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("lt")),
     "welford": Combiner(3, lambda t: (_constant(t[0], 0), _constant(t[1], 0), _constant(t[2], 0)), _welford),
 }
-"""Every combiner by name. NaN propagates through `max` and `min`; `umax` and `umin` take integers as unsigned; `any` and `all`
-work on i1."""
+"""Every combiner by name. NaN propagates through `max` and `min`; `umax` and `umin` take integers as unsigned; `any`
+and `all` work on i1."""

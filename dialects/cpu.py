@@ -1,8 +1,9 @@
 """The `cpu` dialect: what `scf`, `vector`, `memref` and `omp` lack for CPU code (level 3).
 
-A kernel at this level is a `func.func` on memrefs and i64 sizes whose body is `scf.for`, `arith`, `math`, `vector.broadcast`, the scalar
-operations of `loop`, and the operations here. Buffers are addressed by linear element offsets from their first element; their layouts no
-longer matter. Threads appear as `cpu.parallel` only, vectors as types of a fixed length.
+A kernel at this level is a `func.func` on memrefs and i64 sizes whose body is `scf.for`, `arith`, `math`,
+`vector.broadcast`, the scalar operations of `loop`, and the operations here. Buffers are addressed by linear element
+offsets from their first element; their layouts no longer matter. Threads appear as `cpu.parallel` only, vectors as
+types of a fixed length.
 
 ```
 func.func @k0(%a : memref<?xf32, #sym.layout<[n0], [1]>>, %b : memref<?xf32, #sym.layout<[n0], [1]>>, %n0 : i64) {
@@ -48,6 +49,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.dialects.combiners import COMBINERS
 from tilewright.dialects.loop_access import element_in_register
 from tilewright.dialects.loop_scalar import like
+from tilewright.dialects.type_guards import is_vector
 
 INDEX = IndexType()
 
@@ -70,10 +72,11 @@ class Writes(MemoryEffect):
 
 @irdl_op_definition
 class ParallelOp(IRDLOperation):
-    """Split [0, n) over the threads of torch's pool: `cpu.parallel %n grain 1024 { ^bb0(%begin : index, %end : index): ... }`.
+    """Split [0, n) over the threads of torch's pool:
+    `cpu.parallel %n grain 1024 { ^bb0(%begin : index, %end : index): ... }`.
 
-    The body runs once per chunk, on chunks that are contiguous, disjoint and cover the range, each but the last at least `grain` long.
-    Where one chunk is enough, the calling thread runs it and no other is woken.
+    The body runs once per chunk, on chunks that are contiguous, disjoint and cover the range, each but the last at
+    least `grain` long. Where one chunk is enough, the calling thread runs it and no other is woken.
     """
 
     name = "cpu.parallel"
@@ -94,7 +97,7 @@ class ParallelOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        extent = parser.parse_operand()
+        extent = parser.resolve_operand(parser.parse_unresolved_operand(), INDEX)
         parser.parse_keyword("grain")
         grain = parser.parse_integer(allow_boolean=False)
         region = parser.parse_region()
@@ -128,7 +131,7 @@ def _resolve(parser: Parser, operand: UnresolvedOperand | None, kind: Attribute)
 
 
 def _offset_type(name: str, kind: Attribute) -> Attribute:
-    """Return the type of the offset of an access of type `kind`: one for a run of elements, one per lane for gather and scatter."""
+    """Return the type of the offset of an access of type `kind`: one per lane for gather and scatter, else just one."""
     return like(kind, INDEX) if name in ("cpu.gather", "cpu.scatter") else INDEX
 
 
@@ -210,8 +213,8 @@ class _Read(IRDLOperation):
 class LoadOp(_Read):
     """Load an element, or a vector of consecutive elements: `%v = cpu.load %a[%i] : memref<...> -> vector<16xf32>`.
 
-    A lane that the mask turns off touches no memory and gives the `else` value, or zero. Nothing is assumed of the alignment but the
-    element's own.
+    A lane that the mask turns off touches no memory and gives the `else` value, or zero. Nothing is assumed of the
+    alignment but the element's own.
     """
 
     name = "cpu.load"
@@ -306,7 +309,8 @@ class _Write(IRDLOperation):
 
 @irdl_op_definition
 class StoreOp(_Write):
-    """Store an element or a vector of consecutive elements: `cpu.store %v, %a[%i] mask %m : vector<16xf32>, memref<...>`.
+    """Store an element or a vector of consecutive elements:
+    `cpu.store %v, %a[%i] mask %m : vector<16xf32>, memref<...>`.
 
     With `combine "sum"` one element is combined atomically with what is there.
     """
@@ -316,7 +320,7 @@ class StoreOp(_Write):
 
 @irdl_op_definition
 class ScatterOp(_Write):
-    """Store one element per lane: `cpu.scatter %v, %a[%offsets] : vector<16xf32>, memref<...>`. The offsets are distinct."""
+    """Store one element per lane, at distinct offsets: `cpu.scatter %v, %a[%offsets] : vector<16xf32>, memref<...>`."""
 
     name = "cpu.scatter"
 
@@ -367,7 +371,7 @@ class ReduceOp(IRDLOperation):
 
     @staticmethod
     def get(combiner: str, value: SSAValue) -> ReduceOp:
-        assert isinstance(value.type, VectorType)
+        assert is_vector(value.type)
         return ReduceOp.create(
             operands=[value], result_types=[value.type.element_type], properties={"combiner": StringAttr(combiner)}
         )
@@ -376,7 +380,7 @@ class ReduceOp(IRDLOperation):
         combiner = COMBINERS.get(self.combiner.data)
         if combiner is None or combiner.arity != 1:
             raise VerifyException(f"`cpu.reduce` needs a combiner with one slot, found `{self.combiner.data}`")
-        if not isinstance(self.input.type, VectorType) or self.result.type != self.input.type.element_type:
+        if not is_vector(self.input.type) or self.result.type != self.input.type.element_type:
             raise VerifyException(f"`cpu.reduce` of {self.input.type} cannot give {self.result.type}")
 
 
@@ -393,12 +397,10 @@ class ExtractOp(IRDLOperation):
 
     @staticmethod
     def get(value: SSAValue, lane: int) -> ExtractOp:
-        assert isinstance(value.type, VectorType)
+        assert is_vector(value.type)
         return ExtractOp.create(
             operands=[value], result_types=[value.type.element_type], properties={"lane": IntegerAttr(lane, i64)}
         )
 
 
-Cpu = Dialect(
-    "cpu", [ParallelOp, LoadOp, StoreOp, GatherOp, ScatterOp, StepOp, TailMaskOp, ReduceOp, ExtractOp]
-)
+Cpu = Dialect("cpu", [ParallelOp, LoadOp, StoreOp, GatherOp, ScatterOp, StepOp, TailMaskOp, ReduceOp, ExtractOp])

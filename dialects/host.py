@@ -1,7 +1,8 @@
 """The `host` dialect: the program around the kernels, on buffers (level 2).
 
-A host program is a `func.func` on memrefs with `#sym.layout` and on i64 sizes. It allocates, views, launches kernels, calls ATen operators
-and returns; what happens inside a kernel, and on which thread, it cannot say. The function's attributes are those of `dialects/aten.py`.
+A host program is a `func.func` on memrefs with `#sym.layout` and on i64 sizes. It allocates, views, launches kernels,
+calls ATen operators and returns; what happens inside a kernel, and on which thread, it cannot say. The function's
+attributes are those of `dialects/aten.py`.
 
 ```
 loop.kernel @k0(%a : memref<?xf32, #sym.layout<[n0], [1]>>, %b : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0] {
@@ -13,7 +14,8 @@ loop.kernel @k0(%a : memref<?xf32, #sym.layout<[n0], [1]>>, %b : memref<?xf32, #
 func.func @forward(%x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) -> memref<?xf32, #sym.layout<[8 * s0], [1]>> {
   %f = host.view %x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> to memref<?xf32, #sym.layout<[8 * s0], [1]>>
   %y = host.alloc : memref<?xf32, #sym.layout<[8 * s0], [1]>>
-  host.launch @k0(%f, %y) symbols [8 * s0] : memref<?xf32, #sym.layout<[8 * s0], [1]>>, memref<?xf32, #sym.layout<[8 * s0], [1]>>
+  host.launch @k0(%f, %y) symbols [8 * s0]
+      : memref<?xf32, #sym.layout<[8 * s0], [1]>>, memref<?xf32, #sym.layout<[8 * s0], [1]>>
   func.return %y : memref<?xf32, #sym.layout<[8 * s0], [1]>>
 }
 ```
@@ -66,7 +68,7 @@ class Writes(MemoryEffect):
 
 @irdl_op_definition
 class AllocOp(IRDLOperation):
-    """Make a new buffer, uninitialised, with the sizes, strides and device of its type: `%y = host.alloc : memref<...>`."""
+    """Make an uninitialised buffer with the sizes, strides and device of its type: `%y = host.alloc : memref<...>`."""
 
     name = "host.alloc"
     result = result_def(MemRefType)
@@ -103,8 +105,8 @@ class FreeOp(IRDLOperation):
 class ViewOp(IRDLOperation):
     """See a buffer's storage through another layout: `%y = host.view %x : memref<...> to memref<...>`.
 
-    The result's sizes, strides and offset count from the start of the storage, as `torch.as_strided` does. A change of element type
-    reinterprets the bytes, for buffers that are reused.
+    The result's sizes, strides and offset count from the start of the storage, as `torch.as_strided` does. A change of
+    element type reinterprets the bytes, for buffers that are reused.
     """
 
     name = "host.view"
@@ -170,19 +172,21 @@ class LaunchOp(IRDLOperation):
         if callee is None:
             raise VerifyException(f"`host.launch` of `@{self.kernel_name}`, which is not in the module")
         if isinstance(callee, KernelOp):
-            if len(callee.buffers) != len(self.buffers):
-                raise VerifyException(f"`@{self.kernel_name}` takes {len(callee.buffers)} buffers, found {len(self.buffers)}")
-            if len(callee.symbols) != len(self.symbols.exprs):
-                raise VerifyException(
-                    f"`@{self.kernel_name}` takes {len(callee.symbols)} symbols, found {len(self.symbols.exprs)}"
-                )
+            _verify_count(self.kernel_name, "buffers", len(callee.buffers), len(self.buffers))
+            _verify_count(self.kernel_name, "symbols", len(callee.symbols), len(self.symbols.exprs))
+
+
+def _verify_count(kernel: str, what: str, expected: int, found: int) -> None:
+    if found != expected:
+        raise VerifyException(f"`@{kernel}` takes {expected} {what}, found {found}")
 
 
 @irdl_op_definition
 class CallOp(OperatorCall):
     """Call an ATen operator on buffers: `%y = host.call "aten.mm.default"(self = %a, mat2 = %b) : (..) -> ..`.
 
-    The arguments are those of `aten.call`. The results are new buffers, or share the memory that the operator's schema says.
+    The arguments are those of `aten.call`. The results are new buffers, or share the memory that the operator's schema
+    says.
     """
 
     name = "host.call"

@@ -1,12 +1,14 @@
 """The `loop` dialect: parallel loops, reductions and indexed accesses, on tensors (level 1) and on buffers (level 2).
 
-One form serves both levels and both targets. A `loop.nest` is a tree: its parallel loops hold scalar operations, reductions
-(`loop.reduce`, giving scalars) and further parallel loops (`loop.for`), in program order. Tensors are accessed by logical
-indices, one per dimension, given by index expressions over the loops' index values. The dialect cannot say in what order
-parallel iterations run, how many there are at a time on a target, or anything of threads, registers and vector units.
+One form serves both levels and both targets. A `loop.nest` is a tree: its parallel loops hold scalar operations,
+reductions (`loop.reduce`, giving scalars) and further parallel loops (`loop.for`), in program order. Tensors are
+accessed by logical indices, one per dimension, given by index expressions over the loops' index values. The dialect
+cannot say in what order parallel iterations run, how many there are at a time on a target, or anything of threads,
+registers and vector units.
 
 ```
-func.func @softmax(%x : tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) -> tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> {
+func.func @softmax(%x : tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>)
+    -> tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> {
   %y = loop.nest (%i : s0) outs(%o : tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) {
     %m = loop.reduce "max" (%k : 8) {
       %v = loop.load %x[%i, %k] : tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> -> f32
@@ -27,7 +29,15 @@ from __future__ import annotations
 
 from xdsl.ir import Dialect
 
-from tilewright.dialects.loop_access import ApplyOp, LoadOp, StoreOp, ViewOp, element_in_register, layout_of, register_type
+from tilewright.dialects.loop_access import (
+    ApplyOp,
+    LoadOp,
+    StoreOp,
+    ViewOp,
+    element_in_register,
+    layout_of,
+    register_type,
+)
 from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
 from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp, ReduceOp, YieldOp
@@ -59,5 +69,20 @@ __all__ = [
 
 LoopDialect = Dialect(
     "loop",
-    [NestOp, ForOp, ReduceOp, YieldOp, LoadOp, StoreOp, ApplyOp, ViewOp, KernelOp, CombineOp, CastOp, SelectOp, CmpOp, IntrinsicOp],
+    [
+        NestOp,
+        ForOp,
+        ReduceOp,
+        YieldOp,
+        LoadOp,
+        StoreOp,
+        ApplyOp,
+        ViewOp,
+        KernelOp,
+        CombineOp,
+        CastOp,
+        SelectOp,
+        CmpOp,
+        IntrinsicOp,
+    ],
 )

@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import (
     Signedness,
     StringAttr,
     TensorType,
-    VectorType,
     i1,
     i32,
 )
@@ -48,6 +47,7 @@ from tilewright.dialects.loop_effects import LoadEffect, StoreEffect
 from tilewright.dialects.loop_scalar import like
 from tilewright.dialects.sym import LayoutAttr, MapAttr
 from tilewright.dialects.sym_expr import Expr
+from tilewright.dialects.type_guards import is_integer, is_memref, is_tensor, is_vector
 
 
 def layout_of(kind: Attribute) -> LayoutAttr:
@@ -60,20 +60,20 @@ def layout_of(kind: Attribute) -> LayoutAttr:
 
 def register_type(element: Attribute) -> Attribute:
     """Return the type that a tensor element has in a register: integers lose their sign, `ui8` becomes `i8`."""
-    if isinstance(element, IntegerType) and element.signedness.data != Signedness.SIGNLESS:
+    if is_integer(element) and element.signedness.data != Signedness.SIGNLESS:
         return IntegerType(element.width.data)
     return element
 
 
 def element_in_register(kind: Attribute) -> Attribute:
     """Return the register type of one element of a tensor or memref."""
-    assert isinstance(kind, (TensorType, MemRefType))
+    assert is_tensor(kind) or is_memref(kind)
     return register_type(kind.element_type)
 
 
-def _vector_of(operands: Iterable[SSAValue]) -> VectorType | None:
+def _vector_of(operands: Iterable[SSAValue]) -> Attribute | None:
     """Return the vector type among index operands, if one of them holds lanes."""
-    return next((o.type for o in operands if isinstance(o.type, VectorType)), None)
+    return next((o.type for o in operands if is_vector(o.type)), None)
 
 
 def _access_type(element: Attribute, indices: Sequence[SSAValue]) -> Attribute:
@@ -92,8 +92,8 @@ def _verify_shaped(name: str, source: SSAValue, access: MapAttr, indices: Sequen
 class LoadOp(IRDLOperation):
     """Load the element at some indices, one index per dimension.
 
-    `%v = loop.load %x[%i, %k + 1] : tensor<...> -> f32`. With `mask %m else %z` an access whose mask is false touches no memory and
-    gives `%z`. Where an index holds lanes, the result is a vector of the elements at each lane.
+    `%v = loop.load %x[%i, %k + 1] : tensor<...> -> f32`. With `mask %m else %z` an access whose mask is false touches
+    no memory and gives `%z`. Where an index holds lanes, the result is a vector of the elements at each lane.
     """
 
     name = "loop.load"
@@ -118,7 +118,7 @@ class LoadOp(IRDLOperation):
         """Load from `source` at `exprs`, in which `d<i>` stands for `indices[i]`."""
         access, indices = normalize_access(exprs, indices)
         kind = _access_type(element_in_register(source.type), indices)
-        if mask is not None and isinstance(mask.type, VectorType):
+        if mask is not None and is_vector(mask.type):
             kind = like(mask.type, element_in_register(source.type))
         masks = [*_optional(mask), *_optional(otherwise)]
         return LoadOp.create(
@@ -181,9 +181,10 @@ class LoadOp(IRDLOperation):
             raise VerifyException(f"`loop.load` from {self.source.type} gives {element}, found {kind}")
         if (self.mask is None) != (self.otherwise is None):
             raise VerifyException("`loop.load` has a mask without `else` or the other way round")
-        if self.mask is not None and self.otherwise is not None:
-            if self.mask.type != like(kind, i1) or self.otherwise.type != kind:
-                raise VerifyException(f"`loop.load` of {kind} has mask {self.mask.type} and `else` {self.otherwise.type}")
+        if self.mask is None or self.otherwise is None:
+            return
+        if self.mask.type != like(kind, i1) or self.otherwise.type != kind:
+            raise VerifyException(f"`loop.load` of {kind} has mask {self.mask.type} and `else` {self.otherwise.type}")
 
 
 def _optional(value: SSAValue | None) -> list[SSAValue]:
@@ -200,8 +201,8 @@ def _segments(*sizes: int) -> Attribute:
 class StoreOp(IRDLOperation):
     """Store an element: `loop.store %v, %o[%i, %k] : f32, tensor<...>`.
 
-    With `combine "sum"` the element is combined with what is there, atomically (scatter). With `mask %m` an access whose mask is
-    false touches no memory.
+    With `combine "sum"` the element is combined with what is there, atomically (scatter). With `mask %m` an access
+    whose mask is false touches no memory.
     """
 
     name = "loop.store"
@@ -293,7 +294,7 @@ class StoreOp(IRDLOperation):
 
 @irdl_op_definition
 class ApplyOp(IRDLOperation):
-    """The value of an index expression: `%n = loop.apply (%i + 3) : index`. Where an index holds lanes, so does the result."""
+    """The value of an index expression, in lanes where an index holds lanes: `%n = loop.apply (%i + 3) : index`."""
 
     name = "loop.apply"
     indices = var_operand_def()
@@ -345,7 +346,8 @@ class ApplyOp(IRDLOperation):
 class ViewOp(IRDLOperation):
     """A tensor whose elements are elements of another: element `j` of the result is element `map(j)` of the source.
 
-    `%y = loop.view %x #sym.map<(d0, d1) -> (d1, d0)> : tensor<...> to tensor<...>`. It moves nothing and shares the source's memory.
+    `%y = loop.view %x #sym.map<(d0, d1) -> (d1, d0)> : tensor<...> to tensor<...>`. It moves nothing and shares the
+    source's memory.
     """
 
     name = "loop.view"
@@ -367,4 +369,6 @@ class ViewOp(IRDLOperation):
                 f"{self.access.num_dims} to {len(self.access.exprs)} indices"
             )
         if element_in_register(self.source.type) != element_in_register(self.result.type):
-            raise VerifyException(f"`loop.view` cannot change the element type from {self.source.type} to {self.result.type}")
+            raise VerifyException(
+                f"`loop.view` cannot change the element type from {self.source.type} to {self.result.type}"
+            )

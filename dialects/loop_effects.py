@@ -1,4 +1,4 @@
-"""Memory effects of the `loop` dialect. On tensors nothing has an effect but storing to a destination; on buffers accesses do."""
+"""Memory effects of the `loop` dialect: on tensors only stores to a destination have one, on buffers all accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loop.kernel`: a loop nest taken out of a program, under canonical names, that many calls may share; see `dialects/loop.py`."""
+"""`loop.kernel`: a loop nest taken out of a program, under canonical names, that many calls may share."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tilewright.dialects.sym_expr import Expr, integer
 class KernelOp(IRDLOperation):
     """A kernel on buffers: `loop.kernel @k0(%a : memref<...>, %b : memref<...>) symbols [n0, n1] { ... }`.
 
-    The buffers do not overlap. The symbols are the kernel's only free names; a caller gives each a value, as an i64 after the
-    buffers. So equal kernels have equal text, whatever the graph called its sizes.
+    The buffers do not overlap. The symbols are the kernel's only free names; a caller gives each a value, as an i64
+    after the buffers. So equal kernels have equal text, whatever the graph called its sizes.
     """
 
     name = "loop.kernel"

@@ -1,7 +1,7 @@
 """The scalar operations that `arith` and `math` lack or restrict to scalars: cast, compare, select, intrinsics.
 
-They work on scalars and, lane by lane, on vectors, and are legal on every level from `loop` down to the CPU's structured
-operations. Integers carry no sign; an operation that needs one says `unsigned`.
+They work on scalars and, lane by lane, on vectors, and are legal on every level from `loop` down to the CPU's
+structured operations. Integers carry no sign; an operation that needs one says `unsigned`.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dialects.type_guards import is_vector
+
 
 def _element(kind: Attribute) -> Attribute:
-    return kind.element_type if isinstance(kind, VectorType) else kind
+    return kind.element_type if is_vector(kind) else kind
 
 
 def _shape(kind: Attribute) -> tuple[int, ...]:
-    return kind.get_shape() if isinstance(kind, VectorType) else ()
+    return kind.get_shape() if is_vector(kind) else ()
 
 
 def like(kind: Attribute, element: Attribute) -> Attribute:
     """Return `element`, as a vector where `kind` is one, of the same shape."""
-    return VectorType(element, kind.get_shape()) if isinstance(kind, VectorType) else element
+    return VectorType(element, kind.get_shape()) if is_vector(kind) else element
 
 
 def is_scalar_type(kind: Attribute) -> bool:
@@ -50,8 +52,8 @@ def is_scalar_type(kind: Attribute) -> bool:
 class CastOp(IRDLOperation):
     """Convert a value to another scalar type, as `torch.Tensor.to` does.
 
-    Float to integer truncates towards zero; anything to i1 tests for non-zero; f32 to bf16 or f16 rounds to nearest even; integers
-    truncate or extend. With `unsigned` the integer side is unsigned. `%b = loop.cast %a : f32 to bf16`.
+    Float to integer truncates towards zero; anything to i1 tests for non-zero; f32 to bf16 or f16 rounds to nearest
+    even; integers truncate or extend. With `unsigned` the integer side is unsigned. `%b = loop.cast %a : f32 to bf16`.
     """
 
     name = "loop.cast"
@@ -117,7 +119,10 @@ class SelectOp(IRDLOperation):
 
 @irdl_op_definition
 class CmpOp(IRDLOperation):
-    """`%c = loop.cmp "lt" %a, %b : f32` compares, giving i1. With a NaN, only `ne` holds. `unsigned` takes integers as unsigned."""
+    """`%c = loop.cmp "lt" %a, %b : f32` compares, giving i1. With a NaN, only `ne` holds.
+
+    With `unsigned` integers are unsigned.
+    """
 
     PREDICATES: ClassVar = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -162,7 +167,9 @@ class CmpOp(IRDLOperation):
 
     def verify_(self) -> None:
         if self.predicate.data not in self.PREDICATES:
-            raise VerifyException(f"`loop.cmp` has predicate `{self.predicate.data}`, expected one of {', '.join(self.PREDICATES)}")
+            raise VerifyException(
+                f"`loop.cmp` has predicate `{self.predicate.data}`, expected one of {', '.join(self.PREDICATES)}"
+            )
         if self.lhs.type != self.rhs.type or not is_scalar_type(self.lhs.type):
             raise VerifyException(f"`loop.cmp` cannot compare {self.lhs.type} with {self.rhs.type}")
         if self.result.type != like(self.lhs.type, i1):
@@ -176,7 +183,7 @@ INTRINSICS: dict[str, tuple[int, str]] = {
     "erfc": (1, "complementary error function"),
     "erfinv": (1, "inverse error function"),
     "exp10": (1, "ten to the power x"),
-    "floordiv": (2, "quotient rounded towards negative infinity, as Python's `//`; integer division by zero is undefined"),
+    "floordiv": (2, "quotient rounded towards negative infinity, as Python's `//`; undefined for an integer zero"),
     "fmod": (2, "remainder with the sign of the dividend, as C's fmod and %"),
     "hypot": (2, "square root of the sum of squares, without undue overflow"),
     "isfinite": (1, "i1: neither infinite nor NaN"),
@@ -186,7 +193,7 @@ INTRINSICS: dict[str, tuple[int, str]] = {
     "nextafter": (2, "the next representable value after x towards y"),
     "powi": (2, "integer power by squaring; a negative exponent gives 0 unless the base is 1 or -1"),
     "remainder": (2, "remainder with the sign of the divisor, as Python's %"),
-    "sign": (1, "-1, 0 or 1; NaN stays NaN"),
+    "sign": (1, "-1, 0 or 1; 0 for NaN, as in torch"),
     "signbit": (1, "i1: the sign bit is set"),
     "truncdiv": (2, "quotient rounded towards zero"),
 }
@@ -247,15 +254,16 @@ class IntrinsicOp(IRDLOperation):
         function = self.function.data
         if function not in INTRINSICS:
             raise VerifyException(f"`loop.intrinsic` has no function `{function}`")
+        name = f'`loop.intrinsic "{function}"`'
         arity = INTRINSICS[function][0]
         if len(self.operands) != arity:
-            raise VerifyException(f"`loop.intrinsic \"{function}\"` has {len(self.operands)} operands, expected {arity}")
+            raise VerifyException(f"{name} has {len(self.operands)} operands, expected {arity}")
         kind = self.operands[0].type
         if not is_scalar_type(kind) or any(o.type != kind for o in self.operands):
-            raise VerifyException(f"`loop.intrinsic \"{function}\"` has operands of different or unfit types")
+            raise VerifyException(f"{name} has operands of different or unfit types")
         expected = like(kind, i1) if function in PREDICATE_INTRINSICS else kind
         if self.result.type != expected:
-            raise VerifyException(f"`loop.intrinsic \"{function}\"` has result type {self.result.type}, expected {expected}")
+            raise VerifyException(f"{name} has result type {self.result.type}, expected {expected}")
 
 
 SCALAR_OPS: Sequence[type[Operation]] = (CastOp, SelectOp, CmpOp, IntrinsicOp)

@@ -1,9 +1,10 @@
 """Symbolic sizes and index expressions.
 
 The attributes of this dialect hold integer expressions: sizes, strides, loop bounds and index maps. An expression is an
-interned SymPy object built from integers, size symbols (`s0`), dimension symbols (`d0`, `d1`, ..) and `+ - *`, `floordiv`,
-`mod`, `min`, `max`. `floordiv` and `mod` round towards negative infinity, as in Python. The dialect has no division that
-leaves a remainder unnamed, no floating point, and no way to call anything: text is read by the parser below and is never evaluated.
+interned SymPy object built from integers, size symbols (`s0`), dimension symbols (`d0`, `d1`, ..) and `+ - *`,
+`floordiv`, `mod`, `min`, `max`. `floordiv` and `mod` round towards negative infinity, as in Python. The dialect has no
+division that leaves a remainder unnamed, no floating point, and no way to call anything: text is read by the parser
+below and is never evaluated.
 
 ```
 #sym.expr<4 * s0 + 1>
@@ -34,8 +35,12 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol, dim, integer, symbol
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED = frozenset({"floordiv", "mod", "min", "max", "to", "step", "hint", "offset", "device", "mask", "else", "combine"})
+_RESERVED = frozenset(
+    {"floordiv", "mod", "min", "max", "to", "step", "hint", "offset", "device", "mask", "else", "combine"}
+)
 _DIM = re.compile(r"d[0-9]+")
+
+_ZERO = integer(0)
 
 # Deep enough for any expression that a pass builds, shallow enough that the recursive parser cannot exhaust the stack.
 _MAX_DEPTH = 100
@@ -111,7 +116,7 @@ def _parse_operand(parser: AttrParser, atom: Callable[[], Expr | None] | None, d
 
 
 def _term_key(expr: Expr) -> tuple[bool, bool, str, str]:
-    """Order the operands of a sum or product without regard to how the dimensions are numbered, then by their number."""
+    """Order the operands of a sum or product without regard to the numbers of dims, then by those."""
     text = format_expr(expr)
     negative = expr.as_coeff_Mul()[0] < 0
     return (bool(expr.is_Integer), bool(negative), _DIM.sub("d", text), text)
@@ -223,7 +228,7 @@ class IntsAttr(Data[tuple[sympy.Expr, ...]]):
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes and strides (in elements) of a strided tensor, the offset of its first element in its storage, its device."""
+    """Sizes and strides (in elements) of a strided tensor, the offset of its first element in its storage, device."""
 
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
@@ -235,14 +240,16 @@ class Layout:
 class LayoutAttr(MemRefLayoutAttr, Data[Layout]):
     """Where the elements of a tensor lie: `#sym.layout<[sizes], [strides], offset e, device "cuda:0">`.
 
-    Element `i` lies at `offset + sum(i[k] * strides[k])`, counted in elements from the start of the storage. The offset is
-    left out when zero, the device when it is the CPU.
+    Element `i` lies at `offset + sum(i[k] * strides[k])`, counted in elements from the start of the storage. The offset
+    is left out when zero, the device when it is the CPU.
     """
 
     name = "sym.layout"
 
     @staticmethod
-    def get(sizes: Iterable[Expr], strides: Iterable[Expr], offset: Expr = integer(0), device: str = "cpu") -> LayoutAttr:
+    def get(  # pyright: ignore[reportIncompatibleMethodOverride]  (the base has no use for a second parameter)
+        sizes: Iterable[Expr], strides: Iterable[Expr], offset: Expr = _ZERO, device: str = "cpu"
+    ) -> LayoutAttr:
         return LayoutAttr(Layout(tuple(sizes), tuple(strides), offset, device))
 
     @staticmethod
@@ -252,7 +259,7 @@ class LayoutAttr(MemRefLayoutAttr, Data[Layout]):
         return LayoutAttr.get(sizes, contiguous_strides(sizes), device=device)
 
     def get_affine_map(self) -> AffineMap:
-        """Return the map from indices to elements of the storage; only a layout of constants has one in xDSL's terms."""
+        """Return the map from indices to elements of the storage. Raises ValueError where the layout is symbolic."""
         strides, offset = self.get_strides(), self.get_offset()
         if offset is None or any(s is None for s in strides):
             raise ValueError(f"the layout {self} is symbolic and has no affine map")
@@ -292,7 +299,7 @@ class LayoutAttr(MemRefLayoutAttr, Data[Layout]):
             strides = _parse_expr_list(parser)
             if len(sizes) != len(strides):
                 parser.raise_error(f"layout has {len(sizes)} sizes but {len(strides)} strides", position)
-            offset, device = integer(0), "cpu"
+            offset, device = _ZERO, "cpu"
             while parser.parse_optional_punctuation(",") is not None:
                 if parser.parse_optional_keyword("offset") is not None:
                     offset = parse_expr(parser)
@@ -336,7 +343,7 @@ class MapAttr(Data[IndexMap]):
     name = "sym.map"
 
     @staticmethod
-    def get(num_dims: int, exprs: Iterable[Expr]) -> MapAttr:
+    def get(num_dims: int, exprs: Iterable[Expr]) -> MapAttr:  # pyright: ignore[reportIncompatibleMethodOverride]
         return MapAttr(IndexMap(num_dims, tuple(exprs)))
 
     @staticmethod

@@ -15,7 +15,7 @@ def verify_module(module: Operation) -> None:
 
 
 def verify_dominance(root: Operation) -> None:
-    """Raise `VerifyException` where a use inside `root` is not dominated by its definition. Linear in the number of uses."""
+    """Raise `VerifyException` where a use inside `root` is not dominated by its definition; in linear time."""
     _verify_op(root, set())
 
 
@@ -34,13 +34,15 @@ def _verify_op(op: Operation, visible: set[SSAValue]) -> None:
 
 
 def _verify_block(block: Block, inherited: set[SSAValue]) -> None:
-    """Check one block. `inherited` is extended while the block is walked and given back as it was: copying would be quadratic."""
+    """Check one block. `inherited` is given back as it was: to copy it for each block would be quadratic."""
     added: list[SSAValue] = [a for a in block.args if a not in inherited]
     inherited.update(added)
     for op in block.ops:
         for number, operand in enumerate(op.operands):
             if operand not in inherited:
-                raise VerifyException(f"operand {number} of `{op.name}`, {_describe(operand)}, is used before it is defined")
+                raise VerifyException(
+                    f"operand {number} of `{op.name}`, {_describe(operand)}, is used before it is defined"
+                )
         if op.regions:
             _verify_op(op, inherited)
         inherited.update(op.results)
