@@ -59,7 +59,8 @@ def _strings(values: tuple[str, ...]) -> Attribute:
 class LoopDim:
     """One loop: from `lower` to `upper` (exclusive) by `step`; with `lanes`, `step` iterations at a time in a vector.
 
-    The bounds are expressions over size symbols and, as `d0`, `d1`, .., the operands of the `Bounds` the loop belongs to.
+    The bounds are expressions over size symbols and, as `d0`, `d1`, .., the operands of the `Bounds` the loop belongs
+    to.
     """
 
     lower: Expr
@@ -106,7 +107,8 @@ class Bounds:
 class Loop(IRDLOperation):
     """What `loop.nest`, `loop.for` and `loop.reduce` share: loops, their index values, and an optional lane mask.
 
-    The block arguments of the body are one index value per loop, then the mask if there is one, then whatever the operation adds.
+    The block arguments of the body are one index value per loop, then the mask if there is one, then whatever the
+    operation adds.
     """
 
     bound_operands = var_operand_def()
@@ -124,9 +126,7 @@ class Loop(IRDLOperation):
     def loops(self) -> Bounds:
         exprs, steps = self.bounds.exprs, self.steps.get_values()
         lanes = () if self.lanes is None else self.lanes.get_values()
-        dims = (
-            LoopDim(exprs[2 * i], exprs[2 * i + 1], int(step), i in lanes) for i, step in enumerate(steps)
-        )
+        dims = (LoopDim(exprs[2 * i], exprs[2 * i + 1], int(step), i in lanes) for i, step in enumerate(steps))
         return Bounds(tuple(dims), tuple(self.bound_operands))
 
     @property
@@ -147,22 +147,23 @@ class Loop(IRDLOperation):
         verify_access(self.name, self.bounds, self.bound_operands)
         steps = self.steps.get_values()
         if len(self.bounds.exprs) != 2 * len(steps):
-            raise VerifyException(f"`{self.name}` has {len(steps)} steps and {len(self.bounds.exprs)} bounds, expected two each")
+            raise VerifyException(
+                f"`{self.name}` has {len(steps)} steps and {len(self.bounds.exprs)} bounds, expected two each"
+            )
         if any(step < 1 for step in steps):
             raise VerifyException(f"`{self.name}` has a step below one")
-        lane_dims = () if self.lanes is None else self.lanes.get_values()
+        lane_dims = [] if self.lanes is None else list(self.lanes.get_values())
         if len(lane_dims) > 1 or any(not 0 <= i < len(steps) for i in lane_dims):
-            raise VerifyException(f"`{self.name}` has lanes {list(lane_dims)}, expected at most one of its loops")
+            raise VerifyException(f"`{self.name}` has lanes {lane_dims}, expected at most one of its loops")
         if self.masked is not None and not lane_dims:
             raise VerifyException(f"`{self.name}` has a mask but no lanes")
         expected = self.loops.index_types()
         if self.masked is not None:
-            expected.append(VectorType(i1, [int(steps[lane_dims[0]])]))
+            expected.append(VectorType(i1, [int(steps[i]) for i in lane_dims]))
         found = [a.type for a in self.block.args[: len(expected)]]
         if found != expected:
-            raise VerifyException(
-                f"`{self.name}` has block arguments ({', '.join(map(str, found))}), expected ({', '.join(map(str, expected))})"
-            )
+            texts = [", ".join(map(str, kinds)) for kinds in (found, expected)]
+            raise VerifyException(f"`{self.name}` has block arguments ({texts[0]}), expected ({texts[1]})")
 
 
 def _print_loops(printer: Printer, op: Loop) -> None:
@@ -190,7 +191,10 @@ def _print_loops(printer: Printer, op: Loop) -> None:
 
 
 def _parse_loops(parser: Parser) -> tuple[Bounds, list[Parser.Argument], bool]:
-    """Parse `(%i : N, %k = LO to HI step S lanes) mask(%m)`; return the loops, the block arguments, whether there is a mask."""
+    """Parse `(%i : N, %k = LO to HI step S lanes) mask(%m)`.
+
+    Return the loops, the block arguments, and whether there is a mask.
+    """
     operands: list[SSAValue] = []
 
     def parse_loop() -> tuple[LoopDim, Parser.UnresolvedArgument]:
@@ -250,9 +254,9 @@ def _loop_block(bounds: Bounds, masked: bool, extra: Sequence[Attribute] = ()) -
 class NestOp(Loop):
     """A tree of loops that computes whole tensors.
 
-    On tensors, each block argument of `outs` is a destination that the body stores to, and becomes the result of the same
-    position: every element is stored exactly once, unless the stores combine. On buffers there are no results. All iterations are
-    independent; an iteration may load from its own destinations only what it stored before.
+    On tensors, each block argument of `outs` is a destination that the body stores to, and becomes the result of the
+    same position: every element is stored exactly once, unless the stores combine. On buffers there are no results. All
+    iterations are independent; an iteration may load from its own destinations only what it stored before.
 
     Without loops, `loop.nest ()`, the body runs once.
     """
@@ -353,16 +357,18 @@ class ForOp(Loop):
     def verify_(self) -> None:
         self.verify_loops()
         if len(self.block.args) != self.loop_arguments():
-            raise VerifyException(f"`loop.for` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}")
+            raise VerifyException(
+                f"`loop.for` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}"
+            )
 
 
 @irdl_op_definition
 class ReduceOp(Loop):
     """Reductions over the points of some loops.
 
-    The body yields one value per slot of the combiners (`dialects/combiners.py`), which are combined over all iterations, starting
-    from `init` or else from the combiners' identities. With `ordered` the combination follows the order of the loops.
-    A lane that a mask turns off takes no part.
+    The body yields one value per slot of the combiners (`dialects/combiners.py`), which are combined over all
+    iterations, starting from `init` or else from the combiners' identities. With `ordered` the combination follows the
+    order of the loops. A lane that a mask turns off takes no part.
 
     `%s, %m = loop.reduce "sum", "max" (%k : 1024) init(%a, %b) { ... loop.yield %u, %v : f32, f32 } : f32, f32`
     """
@@ -426,7 +432,7 @@ class ReduceOp(Loop):
         properties["combiners"] = _strings(tuple(names))
         if ordered:
             properties["ordered"] = UnitAttr()
-        values = parser.resolve_operands(init, slots, position) if init else []
+        values: Sequence[SSAValue] = parser.resolve_operands(init, slots, position) if init else []
         return cls(
             operands=[operands, values],
             result_types=[slots],
@@ -453,7 +459,9 @@ class ReduceOp(Loop):
     def verify_(self) -> None:
         self.verify_loops()
         if len(self.block.args) != self.loop_arguments():
-            raise VerifyException(f"`loop.reduce` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}")
+            raise VerifyException(
+                f"`loop.reduce` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}"
+            )
         unknown = [c for c in self.names if c not in COMBINERS]
         if unknown:
             raise VerifyException(f"`loop.reduce` has an unknown combiner `{unknown[0]}`")
