@@ -1,8 +1,9 @@
 """Structured CPU operations to LLVM IR text: functions, loops, branches, threads and lanes.
 
-Each kernel becomes a function `void @k0(ptr, ptr, .., i64, ..)`: its buffers' first elements, then its symbols. Every decision was made by
-the passes before; what arrives is printed as it stands. A `cpu.parallel` body becomes a function of its own, called for a chunk, so that
-the buffers stay `noalias` parameters there; its threads come from the OpenMP runtime that PyTorch uses, so that both share one pool.
+Each kernel becomes a function `void @k0(ptr, ptr, .., i64, ..)`: its buffers' first elements, then its symbols. Every
+decision was made by the passes before; what arrives is printed as it stands. A `cpu.parallel` body becomes a function of
+its own, called for a chunk, so that the buffers stay `noalias` parameters there; its threads come from the OpenMP
+runtime that PyTorch uses, so that both share one pool.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from xdsl.dialects import func, scf
-from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.backends.llvm.builder import FunctionText, ModuleText
@@ -19,10 +19,11 @@ from tilewright.backends.llvm.emit_scalar import EMITTERS
 from tilewright.backends.llvm.target import Target
 from tilewright.backends.llvm.types import EmitError, is_float, lanes_of, llvm_type, suffix, vector_text
 from tilewright.dialects import cpu
+from tilewright.dialects.type_guards import is_memref
 
 
 def emit_module(functions: Iterable[func.FuncOp], target: Target) -> str:
-    """Return the text of a module with these kernels. Raises `EmitError` for an operation that the backend has no code for."""
+    """Return the text of a module with these kernels. Raises `EmitError` for an operation without code."""
     module = ModuleText(target)
     for function in functions:
         _emit_function(module, function)
@@ -43,7 +44,7 @@ def _parameters(fn: FunctionText, values: Sequence[SSAValue]) -> str:
     parts: list[str] = []
     for i, value in enumerate(values):
         fn.names[value] = f"%a{i}"
-        qualifier = " noalias" if isinstance(value.type, MemRefType) else ""
+        qualifier = " noalias" if is_memref(value.type) else ""
         parts.append(f"{llvm_type(value.type)}{qualifier} %a{i}")
     return ", ".join(parts)
 
@@ -231,7 +232,7 @@ def _captures(op: cpu.ParallelOp) -> list[SSAValue]:
 
 
 def _emit_parallel(fn: FunctionText, op: cpu.ParallelOp) -> None:
-    """Write the body as a function of a chunk, and call it here or, where there is more than one chunk, from the thread pool."""
+    """Write the body as a function of a chunk; call it here or, with more than one chunk, from the thread pool."""
     captures = [v for v in _captures(op) if fn.name(v).startswith("%")]
     constants = {v: fn.name(v) for v in _captures(op) if not fn.name(v).startswith("%")}
     begin, end = op.block.args
@@ -260,7 +261,7 @@ def _emit_parallel(fn: FunctionText, op: cpu.ParallelOp) -> None:
 
 
 def _call_threads(fn: FunctionText, body: str, captures: Sequence[SSAValue], extent: str, grain: int) -> None:
-    """Pass the captured values in a structure to as many threads as there are chunks, at most as many as PyTorch may use."""
+    """Pass the captured values in a structure to one thread per chunk, at most as many as PyTorch may use."""
     kinds = [*(llvm_type(v.type) for v in captures), "i64"]
     structure = f"{{ {', '.join(kinds)} }}"
     context = fn.op(f"alloca {structure}, align 64")

@@ -70,9 +70,8 @@ def _isfinite(fn: FunctionText, kind: Attribute, values: Values) -> str:
 
 def _signbit(fn: FunctionText, kind: Attribute, values: Values) -> str:
     bits = like(kind, IntegerType(bit_width(kind)))
-    return fn.op(
-        f"icmp slt {llvm_type(bits)} {fn.op(f'bitcast {llvm_type(kind)} {values[0]} to {llvm_type(bits)}')}, {fn.splat(bits, '0')}"
-    )
+    raw = fn.op(f"bitcast {llvm_type(kind)} {values[0]} to {llvm_type(bits)}")
+    return fn.op(f"icmp slt {llvm_type(bits)} {raw}, {fn.splat(bits, '0')}")
 
 
 def _sign(fn: FunctionText, kind: Attribute, values: Values) -> str:
@@ -105,7 +104,8 @@ def _wrong_side(fn: FunctionText, kind: Attribute, rest: str, divisor: str, zero
 def _floordiv(fn: FunctionText, kind: Attribute, values: Values) -> str:
     """Floor division that agrees with the remainder, as Python and torch define it.
 
-    The quotient of the exact difference `a - remainder` is rounded to the integer it must be near; division by zero is IEEE's.
+    The quotient of the exact difference `a - remainder` is rounded to the integer it must be near; division by zero is
+    IEEE's.
     """
     a, b = values
     text, zero, one = llvm_type(kind), _number(fn, kind, 0), _number(fn, kind, 1)
@@ -146,7 +146,10 @@ _FLOAT: dict[str, Callable[[FunctionText, Attribute, Values], str]] = {
 
 
 def _divide(fn: FunctionText, kind: Attribute, values: Values, unsigned: bool) -> tuple[str, str]:
-    """Return quotient and remainder, rounded towards zero. What would trap, a zero divisor or the lowest integer by -1, does not."""
+    """Return quotient and remainder, rounded towards zero.
+
+    What would trap, a zero divisor or the lowest integer by -1, gives some value instead.
+    """
     a, b = values
     text, test = llvm_type(kind), _test(kind)
     zero, one = _number(fn, kind, 0), _number(fn, kind, 1)

@@ -1,5 +1,7 @@
-"""LLVM IR of elementwise operations, on scalars and lane by lane on vectors: `arith`, `math`, `vector.broadcast` and the scalar operations
-of `loop`."""
+"""LLVM IR of elementwise operations, on scalars and lane by lane on vectors.
+
+They are those of `arith` and `math`, `vector.broadcast`, and the scalar operations of `loop`.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +221,7 @@ def convert(fn: FunctionText, value: str, source: Attribute, target: Attribute, 
     if is_float(target):
         return _int_to_float(fn, value, source, target, unsigned)
     kind = llvm_type(source)
-    if bit_width(target) == 1 and not bit_width(source) == 1:
+    if bit_width(target) == 1 and bit_width(source) != 1:
         return fn.op(f"icmp ne {kind} {value}, {fn.splat(source, '0')}")
     if bit_width(target) == bit_width(source):
         return value
@@ -272,7 +274,10 @@ def _widen_half(fn: FunctionText, value: str, source: Attribute) -> tuple[str, A
 
 
 def _narrow_single(fn: FunctionText, value: str, target: Attribute) -> str:
-    """Round an f32 to bf16 or f16, to nearest even. bf16 is rounded in integers: processors' own instruction flushes denormals."""
+    """Round an f32 to bf16 or f16, to nearest even.
+
+    bf16 is rounded in integers, because the processors' own instruction flushes denormals.
+    """
     single, word = like(target, f32), like(target, IntegerType(32))
     if isinstance(element_of(target), Float16Type):
         return fn.op(f"fptrunc {llvm_type(single)} {value} to {llvm_type(target)}")

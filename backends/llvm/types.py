@@ -12,17 +12,22 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IndexType,
     IntegerAttr,
-    IntegerType,
-    MemRefType,
-    VectorType,
 )
 from xdsl.ir import Attribute
+
+from tilewright.dialects.type_guards import is_integer, is_memref, is_vector
 
 _FLOATS: dict[type[Attribute], str] = {
     Float64Type: "double",
     Float32Type: "float",
     Float16Type: "half",
     BFloat16Type: "bfloat",
+}
+_SHORT: dict[type[Attribute], str] = {
+    Float64Type: "f64",
+    Float32Type: "f32",
+    Float16Type: "f16",
+    BFloat16Type: "bf16",
 }
 
 
@@ -32,12 +37,12 @@ class EmitError(Exception):
 
 def element_of(kind: Attribute) -> Attribute:
     """Return the element type of a vector, any other type itself."""
-    return kind.element_type if isinstance(kind, VectorType) else kind
+    return kind.element_type if is_vector(kind) else kind
 
 
 def lanes_of(kind: Attribute) -> int:
     """Return the number of lanes of a vector; one for a scalar."""
-    return kind.get_shape()[0] if isinstance(kind, VectorType) else 1
+    return kind.get_shape()[0] if is_vector(kind) else 1
 
 
 def is_float(kind: Attribute) -> bool:
@@ -48,9 +53,11 @@ def is_float(kind: Attribute) -> bool:
 def bit_width(kind: Attribute) -> int:
     """Return the bits of one element in a register; an index has 64."""
     element = element_of(kind)
-    if isinstance(element, IntegerType):
+    if is_integer(element):
         return element.width.data
-    return {IndexType: 64, Float64Type: 64, Float32Type: 32}.get(type(element), 16)
+    if isinstance(element, (IndexType, Float64Type)):
+        return 64
+    return 32 if isinstance(element, Float32Type) else 16
 
 
 def vector_text(element: str, lanes: int) -> str:
@@ -60,12 +67,12 @@ def vector_text(element: str, lanes: int) -> str:
 
 def llvm_type(kind: Attribute) -> str:
     """Return the LLVM type of a value in a register."""
-    if isinstance(kind, MemRefType):
+    if is_memref(kind):
         return "ptr"
     element = element_of(kind)
     if isinstance(element, IndexType):
         text = "i64"
-    elif isinstance(element, IntegerType):
+    elif is_integer(element):
         text = f"i{element.width.data}"
     else:
         text = _FLOATS.get(type(element), "")
@@ -77,7 +84,7 @@ def llvm_type(kind: Attribute) -> str:
 def memory_element(kind: Attribute) -> tuple[str, int]:
     """Return the LLVM type of an element in memory and its size in bytes; a bool takes a byte."""
     element = element_of(kind)
-    if isinstance(element, IntegerType) and element.width.data == 1:
+    if is_integer(element) and element.width.data == 1:
         return "i8", 1
     return llvm_type(element), bit_width(element) // 8
 
@@ -85,14 +92,13 @@ def memory_element(kind: Attribute) -> tuple[str, int]:
 def suffix(kind: Attribute) -> str:
     """Return how LLVM names a type in an overloaded intrinsic: `v16f32`, `i64`."""
     element = element_of(kind)
-    text = {Float64Type: "f64", Float32Type: "f32", Float16Type: "f16", BFloat16Type: "bf16"}.get(type(element))
-    text = text or f"i{bit_width(element)}"
+    text = _SHORT.get(type(element)) or f"i{bit_width(element)}"
     lanes = lanes_of(kind)
     return text if lanes == 1 else f"v{lanes}{text}"
 
 
 def float_text(value: float, kind: Attribute) -> str:
-    """Return an LLVM float constant with exactly the value that `value` has when rounded to the element type of `kind`."""
+    """Return an LLVM float constant: `value` rounded to the element type of `kind`."""
     element = element_of(kind)
     if isinstance(element, Float64Type):
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
@@ -131,7 +137,7 @@ def constant_text(value: Attribute) -> str:
     match value:
         case FloatAttr():
             return float_text(value.value.data, value.type)
-        case IntegerAttr() if isinstance(value.type, IntegerType) and value.type.width.data == 1:
+        case IntegerAttr() if is_integer(value.type) and value.type.width.data == 1:
             return "true" if value.value.data else "false"
         case IntegerAttr():
             return str(value.value.data)

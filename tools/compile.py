@@ -1,0 +1,176 @@
+"""From a module at any level to a program that can be called: run the passes, compile the kernels, link the host program.
+
+Everything a driver does here can be done by hand: `options.dump` writes the module before the first pass and after each, headed by the
+command that leads to the next.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.passes import ModulePass
+
+from tilewright.dialects import host
+from tilewright.dialects.verifier import verify_module
+from tilewright.passes.pipelines import PIPELINES, load_passes
+from tilewright.tools.options import Options
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tilewright.backends.host.runtime import Program
+    from tilewright.backends.llvm.jit import Function
+    from tilewright.backends.llvm.target import Target
+
+
+@dataclass
+class StageTimes:
+    """Seconds spent in each stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    @contextmanager
+    def measure(self, stage: str) -> Generator[None]:
+        """Add the time spent inside to `stage`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class CompiledModule:
+    """A program and what is known of it."""
+
+    program: Program
+    module: ModuleOp
+    """The module after the last pass."""
+    kernels: tuple[Function, ...]
+    times: StageTimes
+
+
+def compile_module(
+    module: ModuleOp,
+    ctx: Context,
+    options: Options,
+    constants: Sequence[Tensor] = (),
+    *,
+    check_inputs: bool = True,
+    dump: Path | None = None,
+    times: StageTimes | None = None,
+) -> CompiledModule:
+    """Compile the program in `module`, which is changed.
+
+    `constants` are the tensors of the program's last arguments. `dump` is the folder for this module's stages. Raises what a pass, the
+    emitters or LLVM raise.
+    """
+    from tilewright.backends.host.abi import kernel_symbol, native_target
+    from tilewright.backends.host.runtime import load_program
+    from tilewright.backends.llvm.cache import ObjectCache
+    from tilewright.backends.llvm.runtime import compile_kernel
+
+    times = times or StageTimes()
+    target = native_target()
+    with _no_garbage_collection():
+        run_passes(module, ctx, pipeline_text(options, target), verify=options.verify, dump=dump, times=times)
+        store = None if options.cache is None else ObjectCache(options.cache)
+        with times.measure("llvm"):
+            kernels = tuple(compile_kernel(k, target, kernel_symbol, store) for k in kernel_functions(module))
+        with times.measure("host"):
+            program = load_program(
+                module, {k.name: k for k in kernels}, constants, mode=options.host, check_inputs=check_inputs, store=store
+            )
+    if dump is not None:
+        dump_code(module, target, dump)
+    return CompiledModule(program, module, kernels, times)
+
+
+def pipeline_text(options: Options, target: Target) -> str:
+    """Return the text of the pipeline to run: the one asked for, or the one for `target`."""
+    name = options.pipeline or f"cpu-{target.vector_bits}"
+    return PIPELINES.get(name, name)
+
+
+def run_passes(
+    module: ModuleOp,
+    ctx: Context,
+    pipeline: str,
+    *,
+    verify: bool = False,
+    dump: Path | None = None,
+    times: StageTimes | None = None,
+) -> None:
+    """Run a pipeline on `module`. With `dump` write the module before the first pass and after each."""
+    times = times or StageTimes()
+    passes = load_passes(pipeline)
+    if dump is not None:
+        dump.mkdir(parents=True, exist_ok=True)
+        _dump_stage(module, dump, 0, "input", passes)
+    for number, one in enumerate(passes, 1):
+        with times.measure(one.name):
+            one.apply(ctx, module)
+        if verify:
+            with times.measure("verify"):
+                verify_module(module)
+        if dump is not None:
+            _dump_stage(module, dump, number, one.name, passes)
+
+
+def _dump_stage(module: ModuleOp, folder: Path, number: int, name: str, passes: Sequence[ModulePass]) -> None:
+    rest = ",".join(str(p.spec()) for p in passes[number:])
+    following = f"// next stage: -p '{passes[number].spec()}'\n// to the end: -p '{rest}'\n" if rest else "// last stage\n"
+    (folder / f"{number:02d}-{name}.ir").write_text(f"// stage {number}: {name}\n{following}{module}\n")
+
+
+def launched_kernels(module: ModuleOp) -> dict[str, None]:
+    """Return the names of the kernels that host programs launch, in the order of first launch."""
+    names: dict[str, None] = {}
+    for op in module.walk():
+        if isinstance(op, host.LaunchOp):
+            names[op.kernel_name] = None
+    return names
+
+
+def kernel_functions(module: ModuleOp) -> list[FuncOp]:
+    """Return the kernels in `module` that have been lowered to functions."""
+    launched = launched_kernels(module)
+    return [op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data in launched]
+
+
+def dump_code(module: ModuleOp, target: Target, folder: Path) -> None:
+    """Write what the last stage becomes: LLVM IR and assembly of each kernel, and the host program as Python and as LLVM IR."""
+    from tilewright.backends.host.emit_llvm import emit_llvm
+    from tilewright.backends.host.emit_python import emit_python
+    from tilewright.backends.host.plan import find_program, make_plan
+    from tilewright.backends.llvm.emit import emit_module
+    from tilewright.backends.llvm.jit import emit_assembly
+
+    for kernel in kernel_functions(module):
+        text = emit_module([kernel], target)
+        (folder / f"{kernel.sym_name.data}.ll").write_text(text)
+        (folder / f"{kernel.sym_name.data}.s").write_text(emit_assembly(text, target))
+    plan = make_plan(find_program(module))
+    (folder / "host.py").write_text(emit_python(plan))
+    (folder / "host.ll").write_text(emit_llvm(plan).text)
+
+
+@contextmanager
+def _no_garbage_collection() -> Generator[None]:
+    """Keep the collector from walking the IR again and again while it is built."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,110 @@
+"""The `torch.compile` backend: `torch.compile(model, backend="tilewright")`.
+
+Dynamo calls `backend` for each graph it captures. AOTAutograd turns the graph into functional graphs of ATen operators, forward and
+perhaps backward; each is imported as `aten` IR, compiled, and called with its inputs in a list.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from tilewright import stats
+from tilewright.frontends.decompositions import decompositions
+from tilewright.frontends.fx import import_graph
+from tilewright.tools.compile import StageTimes, compile_module
+from tilewright.tools.options import Options, parse_options
+from tilewright.tools.universe import make_context
+
+log = logging.getLogger("tilewright")
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+_graph_numbers = itertools.count()
+
+
+class CompileFailure(RuntimeError):
+    """A graph could not be compiled; raised with the option `strict`, a warning without it."""
+
+
+def backend(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph that Dynamo captured. Raises `ValueError` or `TypeError` for options that do not exist."""
+    chosen = parse_options(options, mode)
+    number = next(_graph_numbers)
+    from torch._dynamo import disable
+    from torch._functorch.aot_autograd import aot_module_simplified
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
+        return lambda graph, inputs: _compile(graph, inputs, chosen, f"graph{number}-{kind}")
+
+    compiled = aot_module_simplified(
+        graph_module,
+        list(example_inputs),
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    return disable(compiled, reason="tilewright has compiled it")
+
+
+def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> Compiled:
+    """Compile one graph of ATen operators, or leave it to eager where that fails and the options allow it."""
+    try:
+        return _compile_graph(graph, inputs, options, name)
+    except Exception as error:  # noqa: BLE001  (whatever went wrong, the user's program can still run)
+        where = f" (stages in {options.dump / name})" if options.dump is not None else ""
+        message = f"tilewright cannot compile {name}{where}: {type(error).__name__}: {error}"
+        if options.strict:
+            raise CompileFailure(message) from error
+        warnings.warn(f"{message}; running it in eager mode", stacklevel=2)
+        log.debug("%s is left to eager", name, exc_info=True)
+        stats.record_fallback()
+        return _boxed(graph)
+
+
+def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> Compiled:
+    times = StageTimes()
+    with times.measure("import"):
+        imported = import_graph(graph, inputs)
+    dump: Path | None = None if options.dump is None else options.dump / name
+    ctx = make_context()
+    compiled = compile_module(imported.module, ctx, options, imported.constants, dump=dump, times=times)
+    program = compiled.program
+    stats.record_graph(
+        kernels=len(compiled.kernels),
+        extern=program.stats.operators,
+        callbacks=program.stats.num_callbacks,
+        bytes_planned=planned_bytes(compiled.module),
+        compile_s=times.seconds,
+    )
+    call = program.run_boxed
+    return _mark_boxed(call)
+
+
+def _boxed(graph: fx.GraphModule) -> Compiled:
+    """Return the graph as a function of a list, which it empties, as AOTAutograd calls it."""
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        arguments = tuple(inputs)
+        inputs.clear()
+        return graph(*arguments)
+
+    call._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
+    return call
