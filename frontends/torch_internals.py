@@ -1,11 +1,29 @@
 """What the frontends use of torch beyond its documented interface: an upgrade of torch is checked here."""
 
-# pyright: reportPrivateUsage=false
+# These parts of torch are private and carry few types; what is passed on from here has them.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
+import sympy
 import torch
-from torch._ops import OpOverload
+from torch._decomp import global_decomposition_table
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy import functions as torch_functions
+from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+__all__ = ["HigherOrderOperator", "Overload", "ShapeEnv", "torch_functions"]
+
+if TYPE_CHECKING:
+    Overload: TypeAlias = OpOverload[..., Any]
+else:
+    Overload = OpOverload
+
+Decomposition: TypeAlias = Callable[..., Any]
+"""Computes what an operator computes, with its signature, by calling other operators."""
 
 
 def operator_schemas() -> Iterator[tuple[str, bool]]:
@@ -17,7 +35,66 @@ def operator_schemas() -> Iterator[tuple[str, bool]]:
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
         if name in dispatched:
-            namespace, _, operator = schema.name.partition("::")
-            overload = getattr(getattr(getattr(torch.ops, namespace), operator), schema.overload_name or "default")
-            assert isinstance(overload, OpOverload)
+            overload = find_overload(f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}")
+            assert overload is not None
             yield str(schema), torch.Tag.nondeterministic_seeded in overload.tags
+
+
+def find_overload(name: str) -> Overload | None:
+    """Return the operator called `aten.add.Tensor`, or None if this torch has none."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if is_overload(found) else None
+
+
+def is_overload(target: object) -> TypeGuard[Overload]:
+    """Whether what an FX node calls is an operator of the dispatcher."""
+    return isinstance(target, OpOverload)
+
+
+def schema_text(operator: Overload) -> str:
+    """Return the schema as torch prints it."""
+    return str(operator._schema)
+
+
+def stock_decompositions() -> Mapping[Any, Decomposition]:
+    """Return torch's table of decompositions that come after autograd."""
+    return global_decomposition_table["post_autograd"]
+
+
+def promoted_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """Return the dtype of an elementwise operator's result."""
+    return elementwise_dtypes(*tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[1]
+
+
+def symint_expr(value: torch.SymInt) -> sympy.Expr:
+    """Return torch's expression for a symbolic integer, with what its guards decided substituted."""
+    return value.node.expr
+
+
+def shape_env_of(value: torch.SymInt) -> ShapeEnv:
+    """Return the environment that holds the facts about the symbols of `value`."""
+    return value.node.shape_env
+
+
+def is_size_symbol(symbol: sympy.Symbol) -> bool:
+    """Whether a symbol stands for an integer that is known before the graph runs."""
+    return symbol_is_type(symbol, SymT.SIZE)
+
+
+def is_unbacked_symbol(symbol: sympy.Symbol) -> bool:
+    """Whether a symbol stands for an integer that the graph computes from data."""
+    return symbol_is_type(symbol, SymT.UNBACKED_INT)
+
+
+def symbol_hint(env: ShapeEnv, symbol: sympy.Symbol) -> int | None:
+    """Return the value that a symbol had when the graph was traced."""
+    hint = env.backed_var_to_val.get(symbol)
+    return None if hint is None else int(hint)
+
+
+def symbol_range(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
+    """Return the inclusive bounds of a symbol, each a SymPy integer or infinity."""
+    bounds = env.var_to_range[symbol]
+    return bounds.lower, bounds.upper

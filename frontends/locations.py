@@ -1,0 +1,42 @@
+"""Where in the user's program a node comes from."""
+
+from __future__ import annotations
+
+import re
+
+from torch import fx
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, StringAttr, UnknownLoc
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_UNKNOWN = UnknownLoc()
+
+
+class Locations:
+    """Finds the location of nodes, and shares those of equal stack traces."""
+
+    def __init__(self) -> None:
+        self._locations: dict[str, LocationAttr] = {}
+
+    def get(self, node: fx.Node) -> LocationAttr:
+        """Return the innermost line of the user's program that led to `node`."""
+        trace = node.meta.get("stack_trace")
+        if not trace:
+            return _UNKNOWN
+        location = self._locations.get(trace)
+        if location is None:
+            location = self._locations[trace] = _parse(trace)
+        return location
+
+
+def describe(location: LocationAttr) -> str | None:
+    """Return a location as people write it, `model.py:12`, or None if it is unknown."""
+    if not isinstance(location, FileLineColLoc):
+        return None
+    return f"{location.filename.data}:{location.line.data}"
+
+
+def _parse(trace: str) -> LocationAttr:
+    frame = _FRAME.search(trace, max(trace.rfind('File "'), 0))
+    if frame is None:
+        return _UNKNOWN
+    return FileLineColLoc(StringAttr(frame["file"]), IntAttr(int(frame["line"])), IntAttr(0))
