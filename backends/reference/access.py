@@ -1,0 +1,107 @@
+"""The accesses of the `loop` dialect: loads, stores, views and index values, on tensors and on buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import SSAValue
+
+from tilewright.backends.reference import memory
+from tilewright.backends.reference.buffers import Buffer, first_true
+from tilewright.backends.reference.dtypes import memory_dtype_of
+from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.expressions import evaluate
+from tilewright.backends.reference.frame import Frame, execute, is_vector, lanes_of
+from tilewright.dialects import loop
+from tilewright.dialects.loop import layout_of
+from tilewright.dialects.sym import MapAttr
+from tilewright.dialects.sym_expr import dim
+
+
+@execute.register
+def _(op: loop.LoadOp, frame: Frame) -> None:
+    vector = is_vector(op.result)
+    indices = _indices(frame, op.access, op.indices, vector)
+    otherwise = None if op.otherwise is None else frame.register(op.otherwise)
+    value = memory.load(op, frame.buffer(op.source), indices, _valid(frame, op.mask, vector), otherwise)
+    if vector and not any(is_vector(i) for i in op.indices):
+        value = value.expand(*value.shape[:-1], *lanes_of(op.result))
+    frame.set(op.result, value)
+
+
+@execute.register
+def _(op: loop.StoreOp, frame: Frame) -> None:
+    vector = is_vector(op.value)
+    indices = _indices(frame, op.access, op.indices, vector)
+    valid = _valid(frame, op.mask, vector)
+    buffer, value = frame.buffer(op.target), frame.register(op.value)
+    shape = (*frame.space.extents, *lanes_of(op.value))
+    if op.combine is not None:
+        memory.combine(op, op.combine.data, buffer, value, indices, valid, shape)
+    else:
+        memory.store(op, buffer, value, indices, valid, shape, once=isinstance(op.target.type, TensorType))
+
+
+def _indices(frame: Frame, access: MapAttr, operands: Sequence[SSAValue], lanes: bool) -> list[Tensor]:
+    return [torch.as_tensor(n) for n in frame.evaluate(access.exprs, operands, lanes)]
+
+
+def _valid(frame: Frame, mask: SSAValue | None, lanes: bool) -> Tensor | None:
+    """Return where an access takes place: in the iterations there are, and where its mask is true."""
+    active = frame.space.active
+    if active is not None and lanes:
+        active = active[..., None]
+    if mask is None:
+        return active
+    chosen = frame.register(mask)
+    return chosen if active is None else chosen & active
+
+
+@execute.register
+def _(op: loop.ApplyOp, frame: Frame) -> None:
+    lanes = is_vector(op.result)
+    frame.set(op.result, _indices(frame, op.access, op.indices, lanes)[0])
+
+
+@execute.register
+def _(op: loop.ViewOp, frame: Frame) -> None:
+    source = frame.buffer(op.source)
+    layout = layout_of(op.result.type)
+    declared = frame.size(layout_of(op.source.type).offset)
+    width = source.tensor.itemsize
+    first_byte = source.first_byte() + (frame.size(layout.offset) - declared) * width
+    sizes, strides = frame.sizes(layout.sizes), frame.sizes(layout.strides)
+    view = source.view(memory_dtype_of(op.result), sizes, strides, first_byte)
+    _check_view(op, source, view, frame)
+    frame.set(op.result, view)
+
+
+def _check_view(op: loop.ViewOp, source: Buffer, view: Buffer, frame: Frame) -> None:
+    """Raise `ExecutionError` unless the layout of a view finds each element where its map does."""
+    sizes = view.tensor.shape
+    if view.tensor.numel() == 0:
+        return
+    grid = {dim(i): torch.arange(n).reshape(-1, *(1,) * (len(sizes) - 1 - i)) for i, n in enumerate(sizes)}
+    values = {**frame.symbols, **grid}
+    indices = [torch.as_tensor(evaluate(e, values)) for e in op.access.exprs]
+    by_map = _position(source.tensor, indices)
+    by_layout = _position(view.tensor, list(grid.values()))
+    for number, (index, size) in enumerate(zip(indices, source.tensor.shape, strict=True)):
+        if ((index < 0) | (index >= size)).any():
+            raise failure(
+                op, f"the map leaves the source: index {number} goes from {int(index.min())} to {int(index.max())}"
+            )
+    different = (by_map != by_layout).expand(sizes)
+    if different.any():
+        raise failure(op, f"the map and the layout disagree on where element {list(first_true(different))} lies")
+
+
+def _position(tensor: Tensor, indices: Sequence[Tensor]) -> Tensor:
+    """Return where in the storage the elements at `indices` lie."""
+    position = torch.tensor(tensor.storage_offset())
+    for index, stride in zip(indices, tensor.stride(), strict=True):
+        position = position + index * stride
+    return position

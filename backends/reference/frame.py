@@ -1,0 +1,120 @@
+"""Where the values of a running program are: buffers, and registers over a whole iteration space at once.
+
+A scalar inside loops is one tensor that holds its value in every iteration. Its dims are the loops around its definition, outermost
+first, of size one where the value is the same in all iterations; so a value from an outer loop is used in an inner one by adding
+dims of size one behind. A vector has its lanes as one more dim, the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+
+from torch import Tensor
+from xdsl.dialects.builtin import ModuleOp, VectorType
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.backends.reference.buffers import Buffer
+from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.expressions import Number, evaluate, evaluate_int
+from tilewright.dialects.sym_expr import Expr, Symbol, dim
+
+Value = Tensor | Buffer | None
+"""A register, memory, or an undefined optional result."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The iterations of the loops around an operation."""
+
+    extents: tuple[int, ...] = ()
+    active: Tensor | None = None
+    """Which points are iterations, where an inner loop's length depends on an outer one; None if all are."""
+
+    @property
+    def depth(self) -> int:
+        return len(self.extents)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The state of one function or kernel, at one place in its loops."""
+
+    module: ModuleOp
+    symbols: Mapping[Symbol, int]
+    values: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
+    space: Space = Space()
+
+    def inside(self, space: Space) -> Frame:
+        """Return this frame inside more loops; values are shared."""
+        return replace(self, space=space)
+
+    def set(self, value: SSAValue, content: Value) -> None:
+        self.values[value] = content
+
+    def buffer(self, value: SSAValue) -> Buffer:
+        """Return the memory that a tensor or memref value stands for."""
+        content = self.values[value]
+        assert isinstance(content, Buffer)
+        return content
+
+    def register(self, value: SSAValue) -> Tensor:
+        """Return a register with the dims of this place, and one for lanes behind if it is a vector."""
+        content = self.values[value]
+        assert isinstance(content, Tensor)
+        return aligned(content, self.space.depth, is_vector(value))
+
+    def registers(self, values: Sequence[SSAValue], lanes: bool) -> list[Tensor]:
+        """Return registers that broadcast together; if `lanes`, scalars have a dim for them too."""
+        found = [self.register(v) for v in values]
+        return [t[..., None] if lanes and not is_vector(v) else t for t, v in zip(found, values, strict=True)]
+
+    def integer(self, value: SSAValue) -> int:
+        """Return a register that is the same in all iterations, as an int."""
+        return int(self.register(value))
+
+    def size(self, expr: Expr) -> int:
+        """Return the value of an expression over size symbols."""
+        return evaluate_int(expr, self.symbols)
+
+    def sizes(self, exprs: Sequence[Expr]) -> list[int]:
+        return [evaluate_int(e, self.symbols) for e in exprs]
+
+    def evaluate(self, exprs: Sequence[Expr], operands: Sequence[SSAValue], lanes: bool) -> list[Number]:
+        """Return the values of expressions in which `d<i>` is operand `i`; see `registers` for `lanes`."""
+        if not operands:
+            return [evaluate(e, self.symbols) for e in exprs]
+        values: dict[Symbol, Number] = {**self.symbols}
+        values |= {dim(i): t for i, t in enumerate(self.registers(operands, lanes))}
+        return [evaluate(e, values) for e in exprs]
+
+
+def is_vector(value: SSAValue) -> bool:
+    return isinstance(value.type, VectorType)
+
+
+def lanes_of(value: SSAValue) -> tuple[int, ...]:
+    """Return the shape of a vector; of a scalar, nothing."""
+    return tuple(value.type.get_shape()) if isinstance(value.type, VectorType) else ()
+
+
+def aligned(register: Tensor, depth: int, lanes: bool = False) -> Tensor:
+    """Return a register with `depth` dims for loops, and its lanes behind."""
+    missing = depth + lanes - register.ndim
+    if missing == 0:
+        return register
+    outer = register.shape[: register.ndim - lanes]
+    return register.reshape(*outer, *(1,) * missing, *register.shape[len(outer) :])
+
+
+def run_block(block: Block, frame: Frame) -> None:
+    """Execute the operations of a block in order."""
+    for op in block.ops:
+        execute(op, frame)
+
+
+@singledispatch
+def execute(op: Operation, frame: Frame) -> None:
+    """Execute one operation: compute its results into `frame`, write what it writes. Each kind of operation registers its own."""
+    raise failure(op, "the interpreter does not know this operation")

@@ -1,0 +1,130 @@
+"""The loops of the `loop` dialect, each executed over its whole iteration space at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tilewright.backends.reference.buffers import Buffer
+from tilewright.backends.reference.combine import combination
+from tilewright.backends.reference.dtypes import memory_dtype_of
+from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.expressions import Number
+from tilewright.backends.reference.frame import Frame, Space, aligned, execute, is_vector, run_block
+from tilewright.dialects import loop
+from tilewright.dialects.combiners import COMBINERS
+from tilewright.dialects.loop import Loop, LoopDim, layout_of
+
+
+def enter(op: Loop, frame: Frame) -> Frame:
+    """Return the frame inside the loops of `op`, with their index values and mask set."""
+    bounds = frame.evaluate(op.bounds.exprs, op.bound_operands, lanes=False)
+    space = frame.space
+    for number, loop_dim in enumerate(op.loops.dims):
+        lower, upper = bounds[2 * number], bounds[2 * number + 1]
+        step = loop_dim.step
+        space = _extend(space, -((lower - upper) // step))
+        position = step * torch.arange(space.extents[-1]).reshape(*(1,) * (space.depth - 1), -1)
+        index = _aligned(lower, space.depth) + position
+        if loop_dim.lanes:
+            index = index[..., None] + torch.arange(step)
+            _set_mask(op, loop_dim, index, _aligned(upper, space.depth), frame.inside(space))
+        frame.set(op.indices[number], index)
+    return frame.inside(space)
+
+
+def _aligned(bound: Number, depth: int) -> Number:
+    return bound if isinstance(bound, int) else aligned(bound, depth)
+
+
+def _extend(space: Space, trips: Number) -> Space:
+    """Return `space` with one loop more, of `trips` iterations, which may depend on the outer loops."""
+    if isinstance(trips, int):
+        extent = max(trips, 0)
+        active = None if space.active is None else space.active[..., None]
+        return Space((*space.extents, extent), active)
+    trips = aligned(trips, space.depth).clamp(min=0)
+    extent = int(trips.max()) if trips.numel() else 0
+    active = None if space.active is None else space.active[..., None]
+    if trips.numel() and int(trips.min()) < extent:
+        inside = torch.arange(extent) < trips[..., None]
+        active = inside if active is None else active & inside
+    return Space((*space.extents, extent), active)
+
+
+def _set_mask(op: Loop, loop_dim: LoopDim, index: Tensor, upper: Number, frame: Frame) -> None:
+    """Set the mask of a loop with lanes; without one, all lanes must be within the bounds."""
+    inside = index < (upper if isinstance(upper, int) else upper[..., None])
+    if op.mask is not None:
+        frame.set(op.mask, inside)
+        return
+    if frame.space.active is not None:
+        inside = inside | ~frame.space.active[..., None]
+    if not inside.all():
+        raise failure(op, f"{loop_dim.step} lanes at a time leave the bounds of a loop that has no mask")
+
+
+@execute.register
+def _(op: loop.NestOp, frame: Frame) -> None:
+    for destination in op.destinations:
+        layout = layout_of(destination.type)
+        sizes, strides = frame.sizes(layout.sizes), frame.sizes(layout.strides)
+        frame.set(destination, Buffer.allocate(memory_dtype_of(destination), sizes, strides))
+    run_block(op.block, enter(op, frame))
+    for number, (destination, result) in enumerate(zip(op.destinations, op.outputs, strict=True)):
+        buffer = frame.buffer(destination)
+        missing = buffer.first_unwritten()
+        if missing is not None:
+            raise failure(op, f"element {list(missing)} of result {number} is never stored")
+        frame.set(result, Buffer(buffer.tensor))
+
+
+@execute.register
+def _(op: loop.ForOp, frame: Frame) -> None:
+    run_block(op.block, enter(op, frame))
+
+
+@execute.register
+def _(op: loop.YieldOp, frame: Frame) -> None:
+    pass  # The loop around it takes the values.
+
+
+@execute.register
+def _(op: loop.ReduceOp, frame: Frame) -> None:
+    inner = enter(op, frame)
+    run_block(op.block, inner)
+    keep = _taking_part(op, inner)
+    depth = frame.space.depth
+    init = frame.registers(op.init, lanes=False)
+    start = 0
+    for name in op.names:
+        part = slice(start, start + COMBINERS[name].arity)
+        start = part.stop
+        kinds = tuple(r.type for r in op.results[part])
+        combiner = combination(name, kinds)
+        slots = [inner.register(v) for v in op.yielded.values[part]]
+        if keep is not None:
+            slots = [torch.where(keep, s, n) for s, n in zip(slots, combiner.identity, strict=True)]
+        slots = [_joined(s, depth, inner.space.extents) for s in slots]
+        total = combiner.along(slots, depth, init[part], ordered=op.ordered is not None)
+        for result, value in zip(op.results[part], total, strict=True):
+            frame.set(result, value)
+
+
+def _taking_part(op: loop.ReduceOp, inner: Frame) -> Tensor | None:
+    """Return which points, and which of their lanes, a reduction combines; None if all."""
+    keep = inner.space.active
+    if op.mask is None:
+        return keep if keep is None or not is_vector(op.results[0]) else keep[..., None]
+    mask = inner.register(op.mask)
+    return mask if keep is None else mask & keep[..., None]
+
+
+def _joined(register: Tensor, depth: int, extents: Sequence[int]) -> Tensor:
+    """Return a register of a reduction's body with the dims of the reduction's loops, those behind `depth`, made one."""
+    lanes = register.shape[len(extents) :]
+    outer = register.shape[:depth]
+    return register.expand(*outer, *extents[depth:], *lanes).reshape(*outer, prod(extents[depth:]), *lanes)
