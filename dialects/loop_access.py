@@ -346,7 +346,7 @@ class ApplyOp(IRDLOperation):
 class ViewOp(IRDLOperation):
     """A tensor whose elements are elements of another: element `j` of the result is element `map(j)` of the source.
 
-    `%y = loop.view %x by #sym.map<(d0, d1) -> (d1, d0)> : tensor<...> to tensor<...>`. It moves nothing and shares the
+    `%y = loop.view %x <(d0, d1) -> (d1, d0)> : tensor<...> to tensor<...>`. It moves nothing and shares the
     source's memory.
     """
 
@@ -355,7 +355,7 @@ class ViewOp(IRDLOperation):
     access = prop_def(MapAttr)
     result = result_def(TensorType)
     traits = traits_def(Pure())
-    assembly_format = "$source `by` $access attr-dict `:` type($source) `to` type($result)"
+    assembly_format = "$source $access attr-dict `:` type($source) `to` type($result)"
 
     @staticmethod
     def get(source: SSAValue, access: MapAttr, kind: Attribute) -> ViewOp:
