@@ -24,26 +24,38 @@ class ObjectSymbols(NamedTuple):
     """Functions that are defined and visible from outside."""
 
 
+class _Section(NamedTuple):
+    kind: int
+    offset: int
+    size: int
+    link: int
+
+
+def _section(image: bytes, position: int) -> _Section:
+    _, kind, _, _, offset, size, link, *_ = _SECTION_HEADER.unpack_from(image, position)
+    return _Section(kind, offset, size, link)
+
+
 def object_symbols(image: bytes) -> ObjectSymbols:
     """Read the symbol table of a 64-bit little-endian ELF object. Raises ValueError if `image` is none."""
     if image[:6] != b"\x7fELF\x02\x01":
         raise ValueError("not a 64-bit little-endian ELF object")
     (table_offset,) = struct.unpack_from("<Q", image, 40)
     entry_size, count = struct.unpack_from("<HH", image, 58)
-    sections = [_SECTION_HEADER.unpack_from(image, table_offset + i * entry_size) for i in range(count)]
+    sections = [_section(image, table_offset + i * entry_size) for i in range(count)]
     undefined: list[str] = []
     functions: list[str] = []
-    for _, kind, _, _, offset, size, link, *_ in sections:
-        if kind != _SYMTAB:
+    for section in sections:
+        if section.kind != _SYMTAB:
             continue
-        names = sections[link][4]
-        for position in range(offset + _SYMBOL.size, offset + size, _SYMBOL.size):
-            name_offset, info, other, section, _, _ = _SYMBOL.unpack_from(image, position)
+        names = sections[section.link].offset
+        for position in range(section.offset + _SYMBOL.size, section.offset + section.size, _SYMBOL.size):
+            name_offset, info, other, defined_in, _, _ = _SYMBOL.unpack_from(image, position)
             if info >> 4 == _LOCAL:
                 continue
             start = names + name_offset
             name = image[start : image.index(b"\0", start)].decode()
-            if section == _UNDEFINED_SECTION:
+            if defined_in == _UNDEFINED_SECTION:
                 # The linker makes this one itself.
                 if name != "_GLOBAL_OFFSET_TABLE_":
                     undefined.append(name)
