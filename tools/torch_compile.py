@@ -6,6 +6,7 @@ perhaps backward; each is imported as `aten` IR, compiled, and called with its i
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import warnings
@@ -13,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from tilewright import stats
+from tilewright.dialects.type_guards import is_array
 from tilewright.frontends.decompositions import decompositions
 from tilewright.frontends.fx import import_graph
 from tilewright.tools.compile import StageTimes, compile_module
@@ -49,7 +51,7 @@ def backend(
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
-        return lambda graph, inputs: _compile(graph, inputs, chosen, f"graph{number}-{kind}")
+        return lambda graph, inputs: _boxed(_compile(graph, inputs, chosen, f"graph{number}-{kind}"))
 
     compiled = aot_module_simplified(
         graph_module,
@@ -76,13 +78,14 @@ def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, nam
         warnings.warn(f"{message}; running it in eager mode", stacklevel=2)
         log.debug("%s is left to eager", name, exc_info=True)
         stats.record_fallback()
-        return _boxed(graph)
+        return _eager(graph)
 
 
 def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> Compiled:
     times = StageTimes()
     with times.measure("import"):
         imported = import_graph(graph, inputs)
+    none_outputs = _none_outputs(imported.module)
     dump: Path | None = None if options.dump is None else options.dump / name
     ctx = make_context()
     compiled = compile_module(imported.module, ctx, options, imported.constants, dump=dump, times=times)
@@ -94,17 +97,45 @@ def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Option
         bytes_planned=planned_bytes(compiled.module),
         compile_s=times.seconds,
     )
-    call = program.run_boxed
-    return _mark_boxed(call)
+    return _with_none_outputs(program.run_boxed, none_outputs)
 
 
-def _boxed(graph: fx.GraphModule) -> Compiled:
-    """Return the graph as a function of a list, which it empties, as AOTAutograd calls it."""
+def _none_outputs(module: ModuleOp) -> list[int]:
+    """Return the positions of the outputs that are None and that the program does not have."""
+    for op in module.ops:
+        positions = op.attributes.get("aten.none_outputs")
+        if positions is not None and is_array(positions):
+            return [p.value.data for p in positions.data if isinstance(p, IntegerAttr)]
+    return []
+
+
+def _with_none_outputs(run: Compiled, positions: Sequence[int]) -> Compiled:
+    """Return `run` with None inserted into its outputs at `positions`, which ascend."""
+    if not positions:
+        return run
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        outputs = list(run(inputs))
+        for position in positions:
+            outputs.insert(position, None)
+        return outputs
+
+    return call
+
+
+def _eager(graph: fx.GraphModule) -> Compiled:
+    """Return the graph as a function of a list, which it empties."""
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         arguments = tuple(inputs)
         inputs.clear()
         return graph(*arguments)
 
-    call._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
     return call
+
+
+def _boxed(call: Compiled) -> Compiled:
+    """Mark a function of a list, so that AOTAutograd hands its inputs over. A partial takes attributes and costs no frame."""
+    marked = functools.partial(call)
+    marked._boxed_call = True  # pyright: ignore[reportAttributeAccessIssue]
+    return marked
