@@ -1,8 +1,8 @@
-"""The C interface of the PyTorch that this process runs: which functions it has, where, and its codes for dtypes and the like.
+"""The C interface of the PyTorch in this process: which functions it has, where, and its codes for dtypes and others.
 
-PyTorch promises this interface to be stable, but it grows from release to release, so each function is looked for before it
-is used. `libtorch_cpu` also brings SLEEF's vector math and the OpenMP runtime whose threads eager uses; these two are not
-promised, hence `Capabilities`.
+PyTorch promises this interface to be stable, but it grows from release to release, so each function is looked for
+before it is used. `libtorch_cpu` also brings SLEEF's vector math and the OpenMP runtime whose threads eager uses; these
+two are not promised, hence `Capabilities`.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from tilewright.backends.llvm.target import Target, host_target
 
 @cache
 def _torch_library() -> ctypes.CDLL:
-    """The library that has the C interface; a lookup in it also finds what it depends on: OpenMP, libm, libc, libstdc++."""
+    """The library with the C interface; a lookup in it also finds what it depends on: OpenMP, libm, libc, libstdc++."""
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 
@@ -36,7 +36,7 @@ def torch_symbol(name: str) -> int | None:
 
 @cache
 def torch_function(name: str) -> Callable[..., int]:
-    """Return a function of the C interface that gives an int32 status. Raises AttributeError if this PyTorch has none such."""
+    """Return a function of the C interface that gives an int32 status. Raises AttributeError if there is none."""
     return _torch_library()[name]
 
 
@@ -63,7 +63,7 @@ def _serial_openmp() -> Library:
 
 
 def kernel_symbol(name: str) -> int | None:
-    """Resolve what the code of a kernel may call. Where there is no OpenMP runtime a parallel region runs on one thread."""
+    """Resolve what a kernel may call. Where there is no OpenMP runtime a parallel region runs on one thread."""
     address = torch_symbol(name)
     if address is None and torch_symbol("GOMP_parallel") is None and name in _serial_openmp().functions:
         return _serial_openmp().address(name)

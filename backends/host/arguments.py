@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import sympy
 import torch
 from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, NoneAttr, StringAttr, i1
 from xdsl.ir import Attribute
@@ -11,6 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.host.abi import dtype_of
 from tilewright.backends.host.expressions import evaluate
+from tilewright.backends.host.torch_internals import Overload, find_overload
 from tilewright.dialects.call_syntax import (
     ComplexAttr,
     DeviceAttr,
@@ -21,6 +21,13 @@ from tilewright.dialects.call_syntax import (
 )
 from tilewright.dialects.sym import ExprAttr, IntsAttr
 from tilewright.dialects.sym_expr import Expr, Symbol
+
+
+@dataclass(frozen=True)
+class Size:
+    """Stands for the value of a size expression with symbols in it."""
+
+    expr: Expr
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,13 @@ Value = (
     | float
     | complex
     | str
-    | Expr
+    | Size
     | TensorOperand
     | torch.dtype
     | torch.device
     | torch.layout
     | torch.memory_format
-    | Sequence["Value"]
+    | tuple["Value", ...]
 )
 """An argument, or an element of one that is a list."""
 
@@ -64,9 +71,9 @@ def argument_value(attribute: Attribute) -> Value:
         case ExprAttr():
             return _number(attribute.expr)
         case IntsAttr():
-            return [_number(e) for e in attribute.exprs]
+            return tuple(_number(e) for e in attribute.exprs)
         case ArrayAttr():
-            return [argument_value(a) for a in attribute.data]
+            return tuple(argument_value(a) for a in attribute.data)
         case ComplexAttr():
             return complex(*attribute.data)
         case DtypeAttr():
@@ -88,30 +95,30 @@ def argument_values(arguments: Mapping[str, Attribute]) -> dict[str, Value]:
 
 def fill_in(value: Value, tensors: Sequence[torch.Tensor], sizes: Mapping[Symbol, int]) -> object:
     """Return the argument to call an operator with."""
-    if isinstance(value, TensorOperand):
-        return tensors[value.index]
-    if isinstance(value, sympy.Expr):
-        return evaluate(value, sizes)
-    if isinstance(value, list):
-        return [fill_in(v, tensors, sizes) for v in value]
-    return value
+    match value:
+        case TensorOperand(index):
+            return tensors[index]
+        case Size(expr):
+            return evaluate(expr, sizes)
+        case tuple():
+            return [fill_in(v, tensors, sizes) for v in value]
+        case _:
+            return value
 
 
-def find_operator(name: str) -> torch._ops.OpOverload:
-    """Return the operator called `aten.mm.default` or the like. Raises `VerifyException` if torch has none of that name."""
-    namespace, _, rest = name.partition(".")
-    packet, _, overload = rest.partition(".")
-    try:
-        operator = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    except AttributeError as error:
-        raise VerifyException(f"PyTorch {torch.__version__} has no operator `{name}`") from error
-    if not isinstance(operator, torch._ops.OpOverload):
-        raise VerifyException(f"`{name}` names no operator with an overload")
+def find_operator(name: str) -> Overload:
+    """Return the operator called `aten.mm.default` or the like.
+
+    Raises `VerifyException` if the installed torch has none of that name.
+    """
+    operator = find_overload(name)
+    if operator is None:
+        raise VerifyException(f"PyTorch {torch.__version__} has no operator `{name}`")
     return operator
 
 
-def _number(expr: Expr) -> Expr | int:
-    return int(expr) if expr.is_Integer else expr
+def _number(expr: Expr) -> Size | int:
+    return int(expr) if expr.is_Integer else Size(expr)
 
 
 def _named(name: str, kind: type[torch.layout] | type[torch.memory_format]) -> Value:

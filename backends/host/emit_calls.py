@@ -1,19 +1,19 @@
 """Calls of ATen operators as LLVM IR: the operands of a dedicated C function, or the stack of the dispatcher.
 
-Both end in an i32 that is 0 when the call worked. Tensors are handles in slots (`ptr` variables); results go to the slots of
-the call's results, which lie side by side.
+Both end in an i32 that is 0 when the call worked. Tensors are handles in slots (`ptr` variables); results go to the
+slots of the call's results, which lie side by side.
 """
 
 from collections.abc import Mapping, Sequence
 
-import sympy
 import torch
 
 from tilewright.backends.host.abi import device_code, dtype_code, layout_code, memory_format_code, torch_symbol
-from tilewright.backends.host.arguments import TensorOperand, Value
+from tilewright.backends.host.arguments import Size, TensorOperand, Value
 from tilewright.backends.host.llvm_text import FunctionText, double_bits
 from tilewright.backends.host.shims import Shim
 from tilewright.dialects.aten_schema import Argument, Element, Kind, Schema
+from tilewright.dialects.sym_expr import Expr, integer
 
 _OUT_PARAMETER = "out"
 
@@ -21,7 +21,7 @@ _OUT_PARAMETER = "out"
 def emit_shim(
     text: FunctionText, shim: Shim, arguments: Mapping[str, Value], operands: Sequence[str], results: Sequence[str]
 ) -> str:
-    """Call a dedicated function. `operands` and `results` are the slots of the call's tensors. Returns the name of its i32.
+    """Call a dedicated function on the slots of the call's tensors. Returns the name of its i32.
 
     Memory for an `out` parameter must be in the first result's slot.
     """
@@ -79,7 +79,7 @@ def _shim_scalar(text: FunctionText, element: Element, value: Value, operands: S
 def _shim_list(text: FunctionText, kind: Kind, value: Value, operands: Sequence[str]) -> list[str]:
     if value is None:
         return ["ptr null", "i64 0"]
-    assert isinstance(value, list)
+    assert isinstance(value, tuple)
     if kind.optional_elements:
         items = ["ptr null" if v is None else f"ptr {_slot(v, operands)}" for v in value]
     else:
@@ -87,7 +87,7 @@ def _shim_list(text: FunctionText, kind: Kind, value: Value, operands: Sequence[
     if kind.element is Element.BOOL:
         array = text.constant(f"[{len(items)} x i32] [{', '.join(items)}]")
     elif kind.element in (Element.INT, Element.SYM_INT):
-        array = text.array([sympy.Integer(v) if isinstance(v, int) else v for v in value])
+        array = text.array([_expression(v) for v in value])
     else:
         array = text.stored(items)
     if kind.optional:
@@ -107,7 +107,9 @@ def emit_dispatcher(
     stack = text.stored([f"i64 {v}" for v in stack_values] + ["i64 0"] * (size - len(stack_values)))
     name, overload = _dispatcher_name(schema.name)
     status = text.call(
-        "i32", "aoti_torch_call_dispatcher", [f"ptr {text.c_string(name)}", f"ptr {text.c_string(overload)}", f"ptr {stack}"]
+        "i32",
+        "aoti_torch_call_dispatcher",
+        [f"ptr {text.c_string(name)}", f"ptr {text.c_string(overload)}", f"ptr {stack}"],
     )
     if not results:
         return status
@@ -196,7 +198,7 @@ def _stable(text: FunctionText, argument: Argument, value: Value, operands: Sequ
     if not kind.is_list:
         bits = _stable_scalar(text, kind.element, value, operands)
         return _box(text, bits) if kind.optional else bits
-    assert isinstance(value, list)
+    assert isinstance(value, tuple)
     place = text.stored([])
     text.call("i32", "torch_new_list_reserve_size", [f"i64 {len(value)}", f"ptr {place}"])
     handle = text.value(f"load i64, ptr {place}")
@@ -268,7 +270,8 @@ define internal i64 @box(i64 %value) {
 }
 """
 
-# Before PyTorch 2.13 the caller makes the box with C++'s `new` (here `operator new(unsigned long)`), and PyTorch deletes it.
+# Before PyTorch 2.13 the caller makes the box with C++'s `new` (here `operator new(unsigned long)`), and PyTorch
+# deletes it.
 _BOX_BY_NEW = """
 define internal i64 @box(i64 %value) {
   %box = call ptr @_Znwm(i64 8)
@@ -300,13 +303,18 @@ def _slot(value: Value, operands: Sequence[str]) -> str:
 
 
 def _integer(text: FunctionText, value: Value) -> str:
-    return str(int(value)) if isinstance(value, int) else text.expression(value)
+    return text.expression(_expression(value))
+
+
+def _expression(value: Value) -> Expr:
+    assert isinstance(value, (int, Size))
+    return value.expr if isinstance(value, Size) else integer(int(value))
 
 
 def _double(text: FunctionText, value: Value) -> str:
     if isinstance(value, (int, float)):
         return f"0x{double_bits(value) & 0xFFFF_FFFF_FFFF_FFFF:016X}"
-    return text.value(f"sitofp i64 {text.expression(value)} to double")
+    return text.value(f"sitofp i64 {_integer(text, value)} to double")
 
 
 def _dtype(value: Value) -> int:

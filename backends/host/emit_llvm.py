@@ -1,8 +1,9 @@
 """A host program as LLVM IR text: `i32 @run(ptr slots, ptr scalars, ptr callback)`.
 
-The arrays are those of `frame.py`. The program is one line of blocks. Each call into PyTorch returns a status; where it is not
-zero the program calls back with the number of the place (`Site`) and the reason; Python then mends the matter and returns 0,
-or keeps an exception and returns 1, upon which the program returns 1 and leaves the frame for its owner to clear.
+The arrays are those of `frame.py`. The program is one line of blocks. Each call into PyTorch returns a status; where it
+is not zero the program calls back with the number of the place (`Site`) and the reason; Python then mends the matter
+and returns 0, or keeps an exception and returns 1, upon which the program returns 1 and leaves the frame for its owner
+to clear.
 """
 
 from dataclasses import dataclass
@@ -74,8 +75,8 @@ class NativeProgram:
 def emit_llvm(plan: HostPlan, *, check_inputs: bool = True, record: bool = False) -> NativeProgram:
     """Print a host program.
 
-    With `check_inputs` every tensor input must have the dtype, device, sizes and strides of its type. With `record` kernels
-    and operators appear in the profiler. Raises `VerifyException` for a size symbol that no argument provides.
+    With `check_inputs` every tensor input must have the dtype, device, sizes and strides of its type. With `record`
+    kernels and operators appear in the profiler. Raises `VerifyException` for a size symbol that no argument provides.
     """
     frame = make_frame(plan)
     emitter = _Emitter(plan, frame, record)
@@ -312,7 +313,11 @@ class _Emitter:
         else:
             offset = byte_offset(value, root)
             base = self._pointer(root)
-            pointer = base if offset == 0 else self.text.value(f"getelementptr i8, ptr {base}, i64 {self.text.expression(offset)}")
+            pointer = (
+                base
+                if offset == 0
+                else self.text.value(f"getelementptr i8, ptr {base}, i64 {self.text.expression(offset)}")
+            )
         self._pointers[value] = pointer
         return pointer
 
@@ -436,7 +441,7 @@ _RETYPE_DECLARATIONS = (
 )
 
 _RETYPE = """
-define internal i32 @retype(ptr %root, i64 %root.bytes, i64 %bytes, i32 %dtype, i64 %rank, ptr %sizes, ptr %strides, ptr %result) {
+define internal i32 @retype(ptr %root, i64 %element, i64 %bytes, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %new) {
   %place = alloca i64
   %start = alloca ptr
   %s0 = call i32 @aoti_torch_get_storage_offset(ptr %root, ptr %place)
@@ -444,10 +449,10 @@ define internal i32 @retype(ptr %root, i64 %root.bytes, i64 %bytes, i32 %dtype, 
   %back = sub i64 0, %offset
   %s1 = call i32 @aoti_torch__reinterpret_tensor(ptr %root, i64 0, ptr null, ptr null, i64 %back, ptr %start)
   %begin = load ptr, ptr %start
-  %before = mul i64 %offset, %root.bytes
+  %before = mul i64 %offset, %element
   %at = add i64 %before, %bytes
-  %status = call i32 @aoti_torch__alloc_from_pool(ptr %begin, i64 %at, i32 %dtype, i64 %rank, ptr %sizes, ptr %strides, ptr %result)
-  %s2 = call i32 @aoti_torch_delete_tensor_object(ptr %begin)
-  ret i32 %status
+  %s2 = call i32 @aoti_torch__alloc_from_pool(ptr %begin, i64 %at, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %new)
+  %s3 = call i32 @aoti_torch_delete_tensor_object(ptr %begin)
+  ret i32 %s2
 }
 """

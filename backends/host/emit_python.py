@@ -10,16 +10,16 @@ Nothing of a file's text reaches the source but through `repr` or a check of nam
 
 from functools import singledispatchmethod
 
-import sympy
 import torch
 from xdsl.dialects.builtin import NoneType
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.host.abi import dtype_of
-from tilewright.backends.host.arguments import TensorOperand, Value, argument_values, find_operator
+from tilewright.backends.host.arguments import Size, TensorOperand, Value, argument_values, find_operator
 from tilewright.backends.host.expressions import python_text
 from tilewright.backends.host.plan import HostPlan, byte_offset, element_type, is_buffer, layout
+from tilewright.backends.host.torch_internals import parameters
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.sym_expr import Expr, Symbol
 
@@ -57,7 +57,7 @@ class _Emitter:
             '"""A host program, printed by tilewright."""',
             "",
             "import torch",
-            "from tilewright.backends.host.python_support import check_input, conform, view",
+            "from tilewright.backends.host.python_support import Shape, check_input, conform, view",
             "",
             "",
             f"def {FUNCTION}({', '.join(['kernels', 'constants', *inputs])}):",
@@ -117,7 +117,7 @@ class _Emitter:
         arguments: list[str] = []
         by_position = True
         given = argument_values(op.arguments.data)
-        for parameter in operator._schema.arguments:
+        for parameter in parameters(operator):
             if parameter.name not in given:
                 by_position = False
                 continue
@@ -167,13 +167,13 @@ class _Emitter:
 
     def _shape(self, value: SSAValue) -> str:
         kind = layout(value)
-        return f"{dtype_of(element_type(value))}, {self._tuple(kind.sizes)}, {self._tuple(kind.strides)}"
+        return f"Shape({dtype_of(element_type(value))}, {self._tuple(kind.sizes)}, {self._tuple(kind.strides)})"
 
     def _argument(self, value: Value, call: host.CallOp) -> str:
         match value:
             case TensorOperand():
                 return self._names[call.operands[value.index]]
-            case list():
+            case tuple():
                 return f"[{', '.join(self._argument(v, call) for v in value)}]"
             case float() | complex():
                 return _float_text(value)
@@ -181,8 +181,8 @@ class _Emitter:
                 return f"torch.device({str(value)!r})"
             case torch.dtype() | torch.layout() | torch.memory_format():
                 return str(value)
-            case _ if isinstance(value, sympy.Expr):
-                return self._text(value)
+            case Size(expr):
+                return self._text(expr)
             case _:
                 return repr(value)
 

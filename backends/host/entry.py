@@ -1,9 +1,9 @@
 """The one native function through which Python calls every host program.
 
-It is a Python built-in made at run time: `call(inputs)` takes a list of tensors and integers, empties the list, runs the
-program with the GIL released, and returns the list of results, or None if the program failed. Emptying the list lets a
-program give up an input after its last use, as AOTAutograd's boxed convention wants. A description of the program (`Entry`)
-tells it what to expect. Written as LLVM IR, since no C compiler is to be had.
+It is a Python built-in made at run time: `call(inputs)` takes a list of tensors and integers, empties the list, runs
+the program with the GIL released, and returns the list of results, or None if the program failed. Emptying the list
+lets a program give up an input after its last use, as AOTAutograd's boxed convention wants. A description of the
+program (`Entry`) tells it what to expect. Written as LLVM IR, since no C compiler is to be had.
 """
 
 import ctypes
@@ -11,25 +11,24 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tilewright.backends.host.abi import capabilities, native_target, python_symbol, torch_symbol
 from tilewright.backends.host.frame import Frame
+from tilewright.backends.host.torch_internals import handle_capsule_to_tensor, tensor_to_handle_capsule
 from tilewright.backends.llvm.jit import CompileOptions, Library, compile_library
 
 
 class _Description(ctypes.Structure):
-    """What the native function reads; `%description` in its text."""
+    """What the native function reads: fields of 64 bits, which its text numbers."""
 
     _fields_ = [
         ("run", ctypes.c_void_p),
         ("callback", ctypes.c_void_p),
-        ("to_handles", ctypes.py_object),
-        ("from_handles", ctypes.py_object),
+        ("to_handle", ctypes.py_object),
+        ("from_handle", ctypes.py_object),
         ("num_inputs", ctypes.c_int64),
         ("input_is_tensor", ctypes.c_void_p),
-        ("num_tensor_inputs", ctypes.c_int64),
         ("constants", ctypes.c_void_p),
         ("first_result", ctypes.c_int64),
         ("first_constant", ctypes.c_int64),
@@ -67,14 +66,14 @@ _function_new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
 def new_handle(tensor: Tensor) -> int:
     """Return a new handle to a tensor; whoever gets it gives it up."""
-    handle = _capsule_pointer(torch._C._aoti.unsafe_alloc_void_ptr_from_tensor(tensor), None)
+    handle = _capsule_pointer(tensor_to_handle_capsule(tensor), None)
     assert isinstance(handle, int)
     return handle
 
 
 def take_tensor(handle: int) -> Tensor:
     """Return the tensor of a handle and give up the handle."""
-    return torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(_capsule_new(handle, None, None))
+    return handle_capsule_to_tensor(_capsule_new(handle, None, None))
 
 
 def delete_handle(handle: int) -> None:
@@ -85,8 +84,8 @@ def delete_handle(handle: int) -> None:
 class Entry:
     """A program that Python can call: `entry.call(inputs)`.
 
-    `run` and `callback` are addresses of code, and `constants` handles, that the caller keeps alive. `input_is_tensor` tells
-    tensors from integers; `result_scalars` has for each result the scalar that it is, or None for a tensor.
+    `run` and `callback` are addresses of code, and `constants` handles, that the caller keeps alive. `input_is_tensor`
+    tells tensors from integers; `result_scalars` has for each result the scalar that it is, or None for a tensor.
     """
 
     def __init__(
@@ -107,11 +106,10 @@ class Entry:
         self._description = _Description(
             run,
             callback,
-            torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors,
-            torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs,
+            tensor_to_handle_capsule,
+            handle_capsule_to_tensor,
             len(input_is_tensor),
             ctypes.addressof(self._inputs),
-            frame.num_tensor_inputs,
             ctypes.addressof(self._constants),
             frame.first_result,
             frame.first_constant,
@@ -122,7 +120,9 @@ class Entry:
         )
         self._method = _MethodDef(b"call", self._library.address("call"), _ONE_ARGUMENT, None)
         capsule = _capsule_new(ctypes.addressof(self._description), None, None)
-        self.call: Callable[[list[Any]], list[Any] | None] = _function_new(ctypes.addressof(self._method), capsule, None)
+        self.call: Callable[[list[Any]], list[Any] | None] = _function_new(
+            ctypes.addressof(self._method), capsule, None
+        )
 
 
 @cache
@@ -139,8 +139,6 @@ def _library() -> Library:
 _TAKE_THREAD_COUNT = "%threads = call i32 @torch_get_num_threads(ptr %word)"
 
 _TEXT = """
-%description = type { ptr, ptr, ptr, ptr, i64, ptr, i64, ptr, i64, i64, i64, i64, i64, ptr }
-
 @_Py_NoneStruct = external global i8
 @PyExc_TypeError = external global ptr
 @message = private constant [43 x i8] c"expected a list of %zd inputs, found %zd\\00\\00\\00"
@@ -156,7 +154,7 @@ declare i64 @PyLong_AsLongLong(ptr)
 declare ptr @PyLong_FromLongLong(i64)
 declare ptr @PyErr_Occurred()
 declare ptr @PyErr_Format(ptr, ptr, ...)
-declare ptr @PyObject_CallFunctionObjArgs(ptr, ...)
+declare ptr @PyObject_CallOneArg(ptr, ptr)
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
 declare ptr @PyEval_SaveThread()
@@ -199,8 +197,8 @@ on:
   call void @aoti_torch_grad_mode_set_enabled(i1 zeroext true)
   br label %clear
 clear:
-  %first.result = call i64 @number(ptr %d, i64 8)
-  %first.constant = call i64 @number(ptr %d, i64 9)
+  %first.result = call i64 @number(ptr %d, i64 7)
+  %first.constant = call i64 @number(ptr %d, i64 8)
   %worked = icmp eq i32 %status, 0
   %count = select i1 %worked, i64 %first.result, i64 %first.constant
   call void @clear(ptr %slots, i64 %count)
@@ -236,29 +234,18 @@ define internal i1 @take_inputs(ptr %d, ptr %inputs, ptr %slots, ptr %scalars) {
 entry:
   %expected = call i64 @number(ptr %d, i64 4)
   %count = call i64 @PyList_Size(ptr %inputs)
+  %kinds = call ptr @field(ptr %d, i64 5)
   %matches = icmp eq i64 %count, %expected
-  br i1 %matches, label %begin, label %wrong
+  br i1 %matches, label %head, label %wrong
 wrong:
-  %error = call ptr @PyErr_Occurred()
-  %told = icmp ne ptr %error, null
-  br i1 %told, label %failed, label %tell
-tell:
   %kind = load ptr, ptr @PyExc_TypeError
   %ignored = call ptr (ptr, ptr, ...) @PyErr_Format(ptr %kind, ptr @message, i64 %expected, i64 %count)
-  br label %failed
-begin:
-  %kinds = call ptr @field(ptr %d, i64 5)
-  %num.tensors = call i64 @number(ptr %d, i64 6)
-  %all = icmp eq i64 %num.tensors, %count
-  br i1 %all, label %convert.all, label %split
-split:
-  %picked = call ptr @PyList_New(i64 %num.tensors)
-  br label %head
+  ret i1 false
 head:
-  %i = phi i64 [0, %split], [%i.next, %tensor], [%i.next, %integer.good]
-  %t = phi i64 [0, %split], [%t.next, %tensor], [%t, %integer.good]
+  %i = phi i64 [0, %entry], [%i.next, %tensor.good], [%i.next, %integer.good]
+  %t = phi i64 [0, %entry], [%t.next, %tensor.good], [%t, %integer.good]
   %more = icmp ult i64 %i, %count
-  br i1 %more, label %item, label %convert.picked
+  br i1 %more, label %item, label %good
 item:
   %i.next = add i64 %i, 1
   %object = call ptr @PyList_GetItem(ptr %inputs, i64 %i)
@@ -267,9 +254,11 @@ item:
   %is.tensor = icmp ne i8 %kind.byte, 0
   br i1 %is.tensor, label %tensor, label %integer
 tensor:
-  call void @Py_IncRef(ptr %object)
-  %s0 = call i32 @PyList_SetItem(ptr %picked, i64 %t, ptr %object)
   %t.next = add i64 %t, 1
+  %slot = getelementptr ptr, ptr %slots, i64 %t
+  %took = call i1 @take_handle(ptr %d, ptr %object, ptr %slot)
+  br i1 %took, label %tensor.good, label %bad
+tensor.good:
   br label %head
 integer:
   %value = call i64 @PyLong_AsLongLong(ptr %object)
@@ -279,45 +268,28 @@ integer:
   %suspect = icmp eq i64 %value, -1
   br i1 %suspect, label %integer.check, label %integer.good
 integer.check:
-  %integer.error = call ptr @PyErr_Occurred()
-  %integer.bad = icmp ne ptr %integer.error, null
-  br i1 %integer.bad, label %failed.picked, label %integer.good
+  %error = call ptr @PyErr_Occurred()
+  %failed = icmp ne ptr %error, null
+  br i1 %failed, label %bad, label %integer.good
 integer.good:
   br label %head
-convert.picked:
-  %good.picked = call i1 @take_handles(ptr %d, ptr %picked, ptr %slots, i64 %num.tensors)
-  call void @Py_DecRef(ptr %picked)
-  ret i1 %good.picked
-convert.all:
-  %good.all = call i1 @take_handles(ptr %d, ptr %inputs, ptr %slots, i64 %count)
-  ret i1 %good.all
-failed.picked:
-  call void @Py_DecRef(ptr %picked)
-  br label %failed
-failed:
+good:
+  ret i1 true
+bad:
   ret i1 false
 }
 
-; Put handles of a list's tensors into the first slots. Returns false with a Python exception set.
-define internal i1 @take_handles(ptr %d, ptr %tensors, ptr %slots, i64 %count) {
+; Put a new handle of a tensor into a slot. Returns false with a Python exception set.
+define internal i1 @take_handle(ptr %d, ptr %tensor, ptr %slot) {
 entry:
   %function = call ptr @field(ptr %d, i64 2)
-  %capsules = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %tensors, ptr null)
-  %failed = icmp eq ptr %capsules, null
-  br i1 %failed, label %bad, label %head
-head:
-  %i = phi i64 [0, %entry], [%next, %body]
-  %more = icmp ult i64 %i, %count
-  br i1 %more, label %body, label %end
-body:
-  %capsule = call ptr @PyList_GetItem(ptr %capsules, i64 %i)
+  %capsule = call ptr @PyObject_CallOneArg(ptr %function, ptr %tensor)
+  %failed = icmp eq ptr %capsule, null
+  br i1 %failed, label %bad, label %good
+good:
   %handle = call ptr @PyCapsule_GetPointer(ptr %capsule, ptr null)
-  %place = getelementptr ptr, ptr %slots, i64 %i
-  store ptr %handle, ptr %place
-  %next = add i64 %i, 1
-  br label %head
-end:
-  call void @Py_DecRef(ptr %capsules)
+  store ptr %handle, ptr %slot
+  call void @Py_DecRef(ptr %capsule)
   ret i1 true
 bad:
   ret i1 false
@@ -326,54 +298,32 @@ bad:
 ; Make the list of results.
 define internal ptr @give_results(ptr %d, ptr %slots, ptr %scalars) {
 entry:
-  %first.result = call i64 @number(ptr %d, i64 8)
-  %first.constant = call i64 @number(ptr %d, i64 9)
-  %num.tensors = sub i64 %first.constant, %first.result
-  %results = getelementptr ptr, ptr %slots, i64 %first.result
-  %capsules = call ptr @PyList_New(i64 %num.tensors)
+  %first.result = call i64 @number(ptr %d, i64 7)
+  %function = call ptr @field(ptr %d, i64 3)
+  %count = call i64 @number(ptr %d, i64 11)
+  %numbers = call ptr @field(ptr %d, i64 12)
+  %results = call ptr @PyList_New(i64 %count)
   br label %head
 head:
-  %i = phi i64 [0, %entry], [%next, %body]
-  %more = icmp ult i64 %i, %num.tensors
-  br i1 %more, label %body, label %convert
-body:
-  %place = getelementptr ptr, ptr %results, i64 %i
-  %handle = load ptr, ptr %place
-  %capsule = call ptr @PyCapsule_New(ptr %handle, ptr null, ptr null)
-  %s0 = call i32 @PyList_SetItem(ptr %capsules, i64 %i, ptr %capsule)
-  %next = add i64 %i, 1
-  br label %head
-convert:
-  %function = call ptr @field(ptr %d, i64 3)
-  %tensors = call ptr (ptr, ...) @PyObject_CallFunctionObjArgs(ptr %function, ptr %capsules, ptr null)
-  call void @Py_DecRef(ptr %capsules)
-  %count = call i64 @number(ptr %d, i64 12)
-  %all = icmp eq i64 %num.tensors, %count
-  %failed = icmp eq ptr %tensors, null
-  %done = or i1 %all, %failed
-  br i1 %done, label %finish, label %merge
-finish:
-  ret ptr %tensors
-merge:
-  %numbers = call ptr @field(ptr %d, i64 13)
-  %merged = call ptr @PyList_New(i64 %count)
-  br label %merge.head
-merge.head:
-  %j = phi i64 [0, %merge], [%j.next, %store]
-  %t = phi i64 [0, %merge], [%t.after, %store]
-  %merge.more = icmp ult i64 %j, %count
-  br i1 %merge.more, label %pick, label %merge.end
+  %i = phi i64 [0, %entry], [%next, %store]
+  %slot = phi i64 [%first.result, %entry], [%slot.after, %store]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %pick, label %done
 pick:
-  %j.next = add i64 %j, 1
-  %number.place = getelementptr i64, ptr %numbers, i64 %j
+  %next = add i64 %i, 1
+  %number.place = getelementptr i64, ptr %numbers, i64 %i
   %number = load i64, ptr %number.place
   %is.tensor = icmp slt i64 %number, 0
   br i1 %is.tensor, label %tensor, label %integer
 tensor:
-  %object = call ptr @PyList_GetItem(ptr %tensors, i64 %t)
-  call void @Py_IncRef(ptr %object)
-  %t.next = add i64 %t, 1
-  br label %store
+  %place = getelementptr ptr, ptr %slots, i64 %slot
+  %slot.next = add i64 %slot, 1
+  %handle = load ptr, ptr %place
+  %capsule = call ptr @PyCapsule_New(ptr %handle, ptr null, ptr null)
+  %object = call ptr @PyObject_CallOneArg(ptr %function, ptr %capsule)
+  call void @Py_DecRef(ptr %capsule)
+  %failed = icmp eq ptr %object, null
+  br i1 %failed, label %bad, label %store
 integer:
   %scalar.place = getelementptr i64, ptr %scalars, i64 %number
   %value = load i64, ptr %scalar.place
@@ -381,25 +331,27 @@ integer:
   br label %store
 store:
   %item = phi ptr [%object, %tensor], [%integer.object, %integer]
-  %t.after = phi i64 [%t.next, %tensor], [%t, %integer]
-  %s1 = call i32 @PyList_SetItem(ptr %merged, i64 %j, ptr %item)
-  br label %merge.head
-merge.end:
-  call void @Py_DecRef(ptr %tensors)
-  ret ptr %merged
+  %slot.after = phi i64 [%slot.next, %tensor], [%slot, %integer]
+  %s0 = call i32 @PyList_SetItem(ptr %results, i64 %i, ptr %item)
+  br label %head
+done:
+  ret ptr %results
+bad:
+  call void @Py_DecRef(ptr %results)
+  ret ptr null
 }
 
 define ptr @call(ptr %self, ptr %inputs) {
 entry:
   %d = call ptr @PyCapsule_GetPointer(ptr %self, ptr null)
-  %first.constant = call i64 @number(ptr %d, i64 9)
-  %num.slots = call i64 @number(ptr %d, i64 10)
-  %num.scalars = call i64 @number(ptr %d, i64 11)
+  %first.constant = call i64 @number(ptr %d, i64 8)
+  %num.slots = call i64 @number(ptr %d, i64 9)
+  %num.scalars = call i64 @number(ptr %d, i64 10)
   %slots = alloca ptr, i64 %num.slots
   %scalars = alloca i64, i64 %num.scalars
   %bytes = mul i64 %num.slots, 8
   call void @llvm.memset.p0.i64(ptr %slots, i8 0, i64 %bytes, i1 false)
-  %constants = call ptr @field(ptr %d, i64 7)
+  %constants = call ptr @field(ptr %d, i64 6)
   %constant.slots = getelementptr ptr, ptr %slots, i64 %first.constant
   %num.constants = sub i64 %num.slots, %first.constant
   %constant.bytes = mul i64 %num.constants, 8

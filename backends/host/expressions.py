@@ -1,6 +1,5 @@
 """Size expressions as numbers and as Python text."""
 
-import operator
 from collections.abc import Callable, Mapping
 
 import sympy
@@ -8,8 +7,8 @@ import sympy
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol
 
 _FUNCTIONS: dict[type, Callable[[int, int], int]] = {
-    FloorDiv: operator.floordiv,
-    Mod: operator.mod,
+    FloorDiv: lambda a, b: a // b,
+    Mod: lambda a, b: a % b,
     Min: min,
     Max: max,
 }

@@ -1,9 +1,9 @@
 """Where the values of a host program are during a call.
 
-A call has a frame of two arrays. `slots` holds a tensor handle per value: inputs, then what the program makes, then results,
-then constants. `scalars` holds 64-bit integers: integer inputs, size symbols, then what the program computes. Whoever calls
-the program owns the frame: inputs and constants are put in before, results are taken out after, and every other handle that is
-then still there is given up, whether the call worked or not. Constants are borrowed.
+A call has a frame of two arrays. `slots` holds a tensor handle per value: inputs, then what the program makes, then
+results, then constants. `scalars` holds 64-bit integers: integer inputs, size symbols, then what the program computes.
+Whoever calls the program owns the frame: inputs and constants are put in before, results are taken out after, and every
+other handle that is then still there is given up, whether the call worked or not. Constants are borrowed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,6 @@ class Frame:
     scalars: Mapping[SSAValue, int]
     symbols: Mapping[Symbol, int]
     """The scalar of each size symbol."""
-    num_tensor_inputs: int
     first_result: int
     """The slot of the first result that is a tensor; the others follow."""
     first_constant: int
@@ -69,7 +68,6 @@ def make_frame(plan: HostPlan) -> Frame:
         slots=slots,
         scalars=scalars,
         symbols=symbols,
-        num_tensor_inputs=len(tensors),
         first_result=first_result,
         first_constant=first_constant,
         num_slots=first_constant + plan.num_constants,
@@ -78,7 +76,7 @@ def make_frame(plan: HostPlan) -> Frame:
 
 
 def _slot_values(op: Operation, plan: HostPlan) -> Sequence[SSAValue]:
-    """Return the results that have a slot. Every result of a call has: they lie side by side, undefined tensors included."""
+    """Return the results that have a slot. All of a call's have: they lie side by side, undefined tensors included."""
     match op:
         case host.AllocOp() | host.CallOp():
             return op.results

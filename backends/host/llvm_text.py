@@ -1,4 +1,4 @@
-"""A function of LLVM IR under construction, as text: numbered values, deduplicated constants and declarations, size arithmetic."""
+"""A function of LLVM IR under construction, as text: values, constants, declarations and size arithmetic."""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +111,7 @@ class FunctionText:
         return result
 
     def _divide(self, expr: Expr) -> str:
-        """Divide rounding down: LLVM rounds towards zero, which is one too much where the signs differ and a rest stays."""
+        """Divide rounding down: LLVM rounds towards zero, one too much where the signs differ and a rest stays."""
         left, right = (self.expression(a) for a in expr.args)
         rest = self.value(f"srem i64 {left}, {right}")
         signs = self.value(f"xor i64 {rest}, {right}")
@@ -137,7 +137,9 @@ class FunctionText:
         start = self._scratch_used
         self._scratch_used += max(len(operands), 1)
         self._scratch_size = max(self._scratch_size, self._scratch_used)
-        pointers = [self.value(f"getelementptr i64, ptr %scratch, i64 {start + i}") for i in range(max(len(operands), 1))]
+        pointers = [
+            self.value(f"getelementptr i64, ptr %scratch, i64 {start + i}") for i in range(max(len(operands), 1))
+        ]
         for operand, pointer in zip(operands, pointers, strict=False):
             self.line(f"store {operand}, ptr {pointer}")
         return pointers[0]

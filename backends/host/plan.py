@@ -1,8 +1,8 @@
 """A host program read once for all emitters: where each value lives, which need a tensor object, and when each dies.
 
-Everything that calls PyTorch needs a tensor handle; a kernel needs only an address. So a view that is only passed to kernels
-is an address computed from its root (the buffer it looks into), and a view that is passed to a call or returned gets a handle
-just before its first such use, which is given up after its last.
+Everything that calls PyTorch needs a tensor handle; a kernel needs only an address. So a view that is only passed to
+kernels is an address computed from its root (the buffer it looks into), and a view that is passed to a call or returned
+gets a handle just before its first such use, which is given up after its last.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects import func
 from xdsl.dialects.builtin import (
-    ArrayAttr,
     DictionaryAttr,
     IntegerAttr,
     IntegerType,
@@ -27,6 +26,7 @@ from tilewright.dialects import host
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym import LayoutAttr
 from tilewright.dialects.sym_expr import Expr, Symbol, integer, symbol
+from tilewright.dialects.type_guards import is_array, is_memref
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def is_buffer(value: SSAValue) -> bool:
 
 def element_type(value: SSAValue) -> Attribute:
     """Return the element type of a buffer."""
-    assert isinstance(value.type, MemRefType)
+    assert is_memref(value.type)
     return value.type.element_type
 
 
@@ -98,7 +98,7 @@ def byte_offset(value: SSAValue, root: SSAValue) -> Expr:
 
 
 def find_program(module: ModuleOp) -> func.FuncOp:
-    """Return the host program of a module. Raises `VerifyException` unless it has exactly one function with a body on memrefs."""
+    """Return the host program of a module. Raises `VerifyException` unless there is exactly one."""
     programs = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration and _is_program(op)]
     if len(programs) != 1:
         raise VerifyException(f"expected one host program in the module, found {len(programs)}")
@@ -113,7 +113,7 @@ def _is_program(function: func.FuncOp) -> bool:
 
 
 def make_plan(function: func.FuncOp) -> HostPlan:
-    """Read a host program. Raises `VerifyException` if a symbol can be had from no argument, or an argument is of no known kind."""
+    """Read a host program. Raises `VerifyException` if it does not end with a return or has an unknown kind of argument."""
     block = function.body.block
     *ops, terminator = block.ops
     if not isinstance(terminator, func.ReturnOp):
@@ -142,13 +142,15 @@ def make_plan(function: func.FuncOp) -> HostPlan:
 def constant_names(function: func.FuncOp) -> tuple[str, ...]:
     """Return the names of the constant tensors that are the last arguments."""
     names = function.attributes.get("aten.constants")
-    return tuple(n.data for n in ArrayAttr[Attribute].get(names) if isinstance(n, StringAttr)) if isinstance(names, ArrayAttr) else ()
+    if names is None or not is_array(names):
+        return ()
+    return tuple(n.data for n in names.data if isinstance(n, StringAttr))
 
 
 def _deaths(
     ops: Sequence[Operation], results: Iterable[SSAValue], roots: dict[SSAValue, SSAValue]
 ) -> dict[Operation, tuple[SSAValue, ...]]:
-    """Find where handles end: a view's after its last use, a buffer's where it is freed or, if later, after its views' last use.
+    """Find where handles end: a view's after its last use, a buffer's where it is freed, but after its views' last use.
 
     A buffer that is never freed lives to the end of the call, and what is returned lives on.
     """
@@ -172,7 +174,7 @@ def _deaths(
 
 
 def _symbol_sources(function: func.FuncOp) -> tuple[SymbolSource, ...]:
-    """Find every symbol that an argument's type names; the first argument that has it alone as a size or stride provides it."""
+    """Find the sources of symbols: an i64 argument, or the first argument that has it alone as a size or stride."""
     sources: dict[Symbol, SymbolSource] = {}
     given = function.attributes.get("aten.symbol_args")
     if isinstance(given, DictionaryAttr):

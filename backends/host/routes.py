@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-import sympy
 from xdsl.dialects.builtin import AnyFloat
 
 from tilewright.backends.host.abi import capabilities, torch_symbol
-from tilewright.backends.host.arguments import Value, argument_values
+from tilewright.backends.host.arguments import Size, Value, argument_values
 from tilewright.backends.host.plan import element_type, is_buffer, layout
 from tilewright.backends.host.shims import Shim, find_shim
 from tilewright.dialects import aten_schema, host
@@ -68,9 +67,9 @@ def choose_route(call: host.CallOp) -> Route:
 
 def _normalize(value: Value, kind: Kind) -> Value:
     """Spell out a list that is given by its one value, as `int[2] stride=1` allows."""
-    if kind.is_list and kind.length is not None and value is not None and not isinstance(value, (list, tuple)):
-        return [value] * kind.length
-    return list(value) if isinstance(value, tuple) else value
+    if kind.length is None or value is None or isinstance(value, tuple):
+        return value
+    return (value,) * kind.length
 
 
 def _shim_fits(shim: Shim, arguments: Mapping[str, Value], call: host.CallOp) -> bool:
@@ -88,7 +87,7 @@ def _shim_argument_fits(parameter: Argument, value: Value, call: host.CallOp) ->
     """A Scalar arrives as a double, which means the same for floating-point tensors only."""
     if parameter.kind.element is not Element.SCALAR:
         return True
-    is_real = isinstance(value, (int, float, sympy.Expr))
+    is_real = isinstance(value, (int, float, Size))
     return is_real and all(isinstance(element_type(r), AnyFloat) for r in call.results if is_buffer(r))
 
 
@@ -115,7 +114,9 @@ def _dispatcher_fits(schema: Schema, arguments: Mapping[str, Value], call: host.
         # The type of an optional value that is absent is never looked at.
         if not (argument.kind.optional and arguments[argument.name] is None):
             return False
-    if any(r.kind.optional or r.kind.element not in (Element.TENSOR, Element.INT, Element.SYM_INT) for r in schema.returns):
+    if any(
+        r.kind.optional or r.kind.element not in (Element.TENSOR, Element.INT, Element.SYM_INT) for r in schema.returns
+    ):
         return False
     lists = [r for r in schema.returns if r.kind.is_list]
     if lists:

@@ -3,9 +3,9 @@
     program = load_program(module, kernels, constants)
     outputs = program(inputs)
 
-A program is native code, or the same program as Python source for debugging. It may be called by several threads at once, and
-from within itself. Inputs and outputs are in the order of the function's arguments and results; outputs of the graph that are
-None have no result and are the caller's to add.
+A program is native code, or the same program as Python source for debugging. It may be called by several threads at
+once, and from within itself. Inputs and outputs are in the order of the function's arguments and results; outputs of
+the graph that are None have no result and are the caller's to add.
 """
 
 import ctypes
@@ -18,7 +18,6 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import profiler
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
@@ -29,6 +28,7 @@ from tilewright.backends.host.emit_python import FUNCTION, emit_python
 from tilewright.backends.host.entry import Entry, delete_handle, new_handle
 from tilewright.backends.host.plan import HostPlan, find_program, is_buffer, make_plan
 from tilewright.backends.host.routes import choose_route, route_name
+from tilewright.backends.host.torch_internals import profiler_is_on
 from tilewright.backends.llvm.jit import CompileOptions, Function, ObjectStore, compile_library
 from tilewright.dialects import host
 
@@ -76,7 +76,7 @@ class Program:
         """The text that runs: LLVM IR or Python."""
 
     def __call__(self, inputs: Sequence[Argument]) -> list[Argument]:
-        """Return the outputs. Raises ValueError if an input is not as compiled for, and what eager raises if an operator fails."""
+        """Return the outputs. Raises ValueError if an input is not as compiled for, and what eager raises where it fails."""
         return self.run_boxed(list(inputs))
 
 
@@ -91,10 +91,10 @@ def load_program(
 ) -> Program:
     """Load the one host program in `module`.
 
-    `kernels` has the code of each kernel that the program launches, by name: `void kernel(buffers.., i64 symbols..)` on the
-    addresses of first elements. `constants` are the tensors for the last arguments. Without `check_inputs` the caller warrants
-    that tensors are as the program's types say. `store` keeps compiled programs. Raises `VerifyException` if the program is
-    malformed or lacks a kernel.
+    `kernels` has the code of each kernel that the program launches, by name: `void kernel(buffers.., i64 symbols..)` on
+    the addresses of first elements. `constants` are the tensors for the last arguments. Without `check_inputs` the caller
+    warrants that tensors are as the program's types say. `store` keeps compiled programs. Raises `VerifyException` if
+    the program is malformed or lacks a kernel.
     """
     plan = make_plan(find_program(module))
     if len(constants) != plan.num_constants:
@@ -145,8 +145,7 @@ class _NativeExecutor:
         return self._plain.source
 
     def run(self, inputs: list[Argument]) -> list[Argument]:
-        # The flag is torch's own: it is true while any of its profilers records.
-        loaded = self._profiled() if profiler._is_profiler_enabled else self._plain
+        loaded = self._profiled() if profiler_is_on() else self._plain
         results = loaded.call(inputs)
         if results is None:
             raise loaded.callbacks.take_error()

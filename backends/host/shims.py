@@ -1,12 +1,12 @@
 """The dedicated C functions for ATen operators that are worth a direct call, with their signatures.
 
-A line says which function stands for an operator and what it takes, in the grammar of torch's schemas. `Tensor(a!) out` as the
-first parameter is memory that the caller provides for the result; a result `Tensor(a)` is the argument marked the same way.
-In C a list is a pointer and a length, an optional value a pointer that may be null, a Scalar a double, and each result a
-pointer to where its handle goes.
+A line says which function stands for an operator and what it takes, in the grammar of torch's schemas. `Tensor(a!) out`
+as the first parameter is memory that the caller provides for the result; a result `Tensor(a)` is the argument marked
+the same way. In C a list is a pointer and a length, an optional value a pointer that may be null, a Scalar a double,
+and each result a pointer to where its handle goes.
 
-These functions skip the dispatcher, so they see neither autograd nor autocast; neither has work left to do when a compiled
-graph runs.
+These functions skip the dispatcher, so they see neither autograd nor autocast; neither has work left to do when a
+compiled graph runs.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ aten.native_dropout.default = cpu_native_dropout(Tensor input, float p, bool? tr
 aten.sort.default = cpu_sort(Tensor self, int dim, bool descending) -> (Tensor, Tensor)
 aten.sort.stable = cpu_sort_stable(Tensor self, bool? stable, int dim, bool descending) -> (Tensor, Tensor)
 aten.topk.default = cpu_topk(Tensor self, int k, int dim, bool largest, bool sorted) -> (Tensor, Tensor)
-"""
+"""  # noqa: E501  a table: one line for each
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class Shim:
 
 @cache
 def _lines() -> Mapping[str, str]:
-    lines = (line.split(" = ", 1) for line in _TABLE.strip().splitlines())
-    return {operator: signature for operator, signature in lines}
+    lines = (line.partition(" = ") for line in _TABLE.strip().splitlines())
+    return {operator: signature for operator, _, signature in lines}
 
 
 @cache
 def find_shim(operator: str) -> Shim | None:
-    """Return the C function for an operator that runs on the CPU, named as `aten.mm.default`, or None if there is none."""
+    """Return the C function for an operator (`aten.mm.default`) on the CPU, or None if there is none."""
     signature = _lines().get(operator)
     if signature is None:
         return None

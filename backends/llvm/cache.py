@@ -1,9 +1,9 @@
 """A folder of compiled objects, shared by any number of processes.
 
-An entry's file name is the hash of everything that the object depends on, so an entry is never out of date. It is written
-under another name and moved into place, so a reader sees it whole or not at all, and it carries a checksum, because LLVM
-loads and runs an object with flipped bytes. The cache never raises: what cannot be read is compiled again, what cannot be
-written is not kept.
+An entry's file name is the hash of everything that the object depends on, so an entry is never out of date. It is
+written under another name and moved into place, so a reader sees it whole or not at all, and it carries a checksum,
+because LLVM loads and runs an object with flipped bytes. The cache never raises: what cannot be read is compiled again,
+what cannot be written is not kept.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The global symbols of an ELF object: which it needs from outside and which functions it offers.
 
-LLVM's code generator may add calls that the IR text does not show (`memset`, `expf`), so what an object needs is read from
-the object itself.
+LLVM's code generator may add calls that the IR text does not show (`memset`, `expf`), so what an object needs is read
+from the object itself.
 """
 
 import struct

@@ -3,11 +3,11 @@
     library = compile_library(text, target, resolve)
     address = library.address("kernel_0")
 
-A library holds the code of one module and is unloaded with its last reference. Any number of threads may compile at once;
-LLVM itself runs one at a time under llvmlite's lock.
+A library holds the code of one module and is unloaded with its last reference. Any number of threads may compile at
+once; LLVM itself runs one at a time under llvmlite's lock.
 
-Floating-point semantics are those of the text: nothing here relaxes them, so a multiplication and an addition are fused only
-where their flags say `contract`.
+Floating-point semantics are those of the text: nothing here relaxes them, so a multiplication and an addition are fused
+only where their flags say `contract`.
 """
 
 import hashlib
@@ -25,7 +25,8 @@ import llvmlite.binding as llvm
 from tilewright.backends.llvm.elf import object_symbols
 from tilewright.backends.llvm.target import SymbolResolver, Target
 
-# Each library that LLVM has linked makes the next one a little slower to link, even when it is gone, and leaves some bytes
+# Each library that LLVM has linked makes the next one a little slower to link, even when it is gone, and leaves some
+# bytes
 # behind until its session closes. A fresh session costs 0.4 ms and 100 KB.
 _LIBRARIES_PER_SESSION = 200
 
@@ -175,7 +176,7 @@ def _unload(tracker: llvm.ResourceTracker, session: llvm.LLJIT) -> None:
 
 
 class _Sessions:
-    """Hands out LLVM's JIT sessions; one is closed when the last library in it is unloaded and a newer one is in use."""
+    """Hands out LLVM's JIT sessions; an old one is closed when the last library in it is unloaded."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,9 +1,9 @@
 """Elementary functions on scalars and vectors of f32 and f64, as the symbols that LLVM IR calls.
 
-With SLEEF a vector function is the very one that ATen's vectorized kernels call, at the same accuracy, so softmax, gelu and
-their like are equal to eager's bit for bit. (For a lone elementwise function eager may prefer MKL's, which differs in the
-last place.) A vector of another length than the machine's is padded or cut into pieces. Without SLEEF a vector function
-calls the C library once per lane. A scalar is always the C library's, as in ATen's scalar loops.
+With SLEEF a vector function is the very one that ATen's vectorized kernels call, at the same accuracy, so softmax, gelu
+and their like are equal to eager's bit for bit. (For a lone elementwise function eager may prefer MKL's, which differs
+in the last place.) A vector of another length than the machine's is padded or cut into pieces. Without SLEEF a vector
+function calls the C library once per lane. A scalar is always the C library's, as in ATen's scalar loops.
 """
 
 import struct
@@ -153,7 +153,8 @@ def _exp_f32(lanes: int) -> MathFunction:
         f"  %square = fmul {kind} %s, %s",
         f"  %t = {fma}({kind} %square, {kind} {polynomial}, {kind} %s)",
         f"  %u = fadd {kind} {splat(1.0)}, %t",
-        # Frozen, because the conversion of a NaN or of what exceeds 32 bits is undefined; such lanes end up NaN, 0 or infinite.
+        # Frozen, because the conversion of a NaN or of what exceeds 32 bits is undefined; such lanes end up NaN, 0 or
+        # infinite.
         f"  %unsafe = fptosi {kind} %q to {word}",
         f"  %n = freeze {word} %unsafe",
         f"  %half = ashr {word} %n, splat (i32 1)",

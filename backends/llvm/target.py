@@ -57,8 +57,8 @@ class Target:
 def host_target(resolve: SymbolResolver | None = None) -> Target:
     """Return the target that is this machine.
 
-    `resolve` tells which libraries the process has. Raises `UnsupportedTargetError` anywhere but on Linux with an x86-64 or
-    aarch64 processor.
+    `resolve` tells which libraries the process has. Raises `UnsupportedTargetError` anywhere but on Linux with an
+    x86-64 or aarch64 processor.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from tilewright.backends.host import abi
 from tilewright.backends.host.shims import Shim, find_shim, operators
 from tilewright.dialects import aten_schema
