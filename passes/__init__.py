@@ -1,4 +1,10 @@
 """The passes, one file each, and the registry that maps a pass name to its class."""
 
-PASSES: dict[str, str] = {}
+PASSES: dict[str, str] = {
+    "buffer-reuse": "tilewright.passes.buffer_reuse:BufferReusePass",
+    "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
+    "bufferize": "tilewright.passes.bufferize:BufferizePass",
+    "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",
+    "loop-simplify-index": "tilewright.passes.loop_simplify_index:LoopSimplifyIndexPass",
+}
 """For each pass name its class as `module:Class`, loaded on use."""

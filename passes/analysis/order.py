@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import aten_schema
 from tilewright.dialects.call_syntax import OperatorCall
 from tilewright.dialects.loop import ViewOp
+from tilewright.dialects.type_guards import is_tensor
 from tilewright.passes.analysis.aliasing import AliasSets, call_memory
 
-# Stands for the state that random operators move on, and for whatever else operators without a schema touch.
-_WORLD = "world"
 
-_Place = SSAValue | str
-
-
-def statement_of(op: Operation, block: Block) -> Operation | None:
-    """Return the operation of `block` that is or contains `op`; None if there is none."""
-    found: Operation | None = op
-    while found is not None and found.parent is not block:
-        found = found.parent_op()
+def statement_of(op: Operation, block: Block) -> Operation:
+    """Return the operation of `block` that is or contains `op`."""
+    found = op
+    while found.parent is not block:
+        parent = found.parent_op()
+        assert parent is not None, "the operation is outside the block"
+        found = parent
     return found
 
 
 class ProgramOrder:
-    """The operations of one block in order, with what makes a later one depend on an earlier one: values, writes to memory
-    that another reads or writes, and random numbers.
+    """The operations of one block in order, with what makes a later one depend on an earlier one.
 
-    On tensors only calls write, so all else is free to move as far as its values allow.
+    That is: values, writes to memory that another reads or writes, and the state of random generators. On tensors only calls
+    write, so all else is free to move as far as its values allow.
     """
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self._position = {op: i for i, op in enumerate(block.ops)}
-        self._after: dict[Operation, list[Operation]] = {}
         self._became: dict[Operation, Operation] = {}
-        self._order_effects()
-
-    def is_before(self, first: Operation, second: Operation) -> bool:
-        """Whether `first` stands before `second`."""
-        return self._position[first] < self._position[second]
+        self._after = _effect_edges(block)
 
     def distance(self, first: Operation, second: Operation) -> int:
-        """Return how far `second` stands behind `first`, counted when the block was first seen."""
+        """Return how far behind `first` stands `second`."""
         return self._position[second] - self._position[first]
 
     def movers(self, first: Operation, second: Operation) -> list[Operation] | None:
-        """Return what depends on `first` and stands before `second`, in order: it has to move behind `second` if the two
-        become one there. None if `second` depends on some of it."""
+        """Return what has to move behind `second`, in order, if `first` and `second` become one operation there.
+
+        It is what depends on `first` and stands before `second`. None if `second` depends on some of it.
+        """
         limit = self._position[second]
         found: set[Operation] = set()
         pending = [first]
@@ -64,17 +59,102 @@ class ProgramOrder:
                     pending.append(user)
         return sorted(found, key=self._position.__getitem__)
 
-    def join(self, first: Operation, second: Operation, joined: Operation, movers: list[Operation]) -> None:
-        """Record that `first` and `second` have become `joined`, which stands where `second` stood, and move `movers` behind it.
+    def move_behind(self, movers: list[Operation], first: Operation, second: Operation) -> None:
+        """Move what stands between `first` and `second` and is in `movers` behind `second`, in order."""
+        if not movers:
+            return
+        moved = set(movers)
+        between: list[Operation] = []
+        op = first.next_op
+        while op is not second:
+            assert op is not None, "`first` stands before `second`"
+            between.append(op)
+            op = op.next_op
+        # The places stay, what stands there changes.
+        places = [self._position[op] for op in (*between, second)]
+        staying = [op for op in between if op not in moved]
+        self._position.update(zip((*staying, second, *movers), places, strict=True))
+        last = second
+        for op in movers:
+            op.detach()
+            self.block.insert_op_after(op, last)
+            last = op
 
-        `first` may be gone already, or be erased after this.
-        """
-        start, end = self._position.pop(first), self._position.pop(second)
-        places = sorted([start, end, *(self._position[m] for m in movers)])
-        # What does not move keeps its place; the places of what moves, and the two that were, are given out again.
-        self._position[joined] = end
-        if movers:
-            places = self._compact(joined, movers, end)
+    def join(self, first: Operation, second: Operation, joined: Operation) -> None:
+        """Record that `joined` does what `first` and `second` did, in the place of `second`."""
+        del self._position[first]
+        self._position[joined] = self._position.pop(second)
         self._became[first] = self._became[second] = joined
         self._after[joined] = self._after.pop(first, []) + self._after.pop(second, [])
-"""draft"""
+
+    def forget(self, op: Operation) -> None:
+        """Record that `op`, which had no effects, is gone."""
+        del self._position[op]
+
+    def _successors(self, op: Operation) -> Iterator[Operation]:
+        for result in op.results:
+            for use in result.uses:
+                yield statement_of(use.operation, self.block)
+        for other in self._after.get(op, ()):
+            while other in self._became:
+                other = self._became[other]
+            if other is not op:
+                yield other
+
+
+def _effect_edges(block: Block) -> dict[Operation, list[Operation]]:
+    """Return for each operation those later ones that an effect orders behind it."""
+    edges: dict[Operation, list[Operation]] = {}
+    calls = [op for op in block.ops if isinstance(op, OperatorCall)]
+    _order([(c, True) for c in calls if _touches_the_world(c)], edges)
+    written = [c.operands[i] for c in calls for i in call_memory(c).writes]
+    if not written:
+        return edges
+    sets = _alias_sets(block)
+    positions = {op: i for i, op in enumerate(block.ops)}
+    memory = {id(members): members for members in (sets.members(v) for v in written)}
+    for members in memory.values():
+        users: dict[Operation, bool] = {}
+        for use in (use for value in members for use in value.uses):
+            user = statement_of(use.operation, block)
+            writes = isinstance(user, OperatorCall) and use.index in call_memory(user).writes
+            users[user] = users.get(user, False) or writes
+        _order(sorted(users.items(), key=lambda item: positions[item[0]]), edges)
+    return edges
+
+
+def _touches_the_world(call: OperatorCall) -> bool:
+    """Whether a call changes more than its operands: it draws random numbers, or nobody knows what it does."""
+    schema = aten_schema.lookup(call.operator)
+    return schema is None or schema.is_random
+
+
+def _order(accesses: Iterable[tuple[Operation, bool]], edges: dict[Operation, list[Operation]]) -> None:
+    """Add the edges between accesses of one memory, given in program order with whether they write."""
+    writer: Operation | None = None
+    readers: list[Operation] = []
+    for op, writes in accesses:
+        if writes:
+            for earlier in readers or ([] if writer is None else [writer]):
+                edges.setdefault(earlier, []).append(op)
+            writer, readers = op, []
+            continue
+        if writer is not None:
+            edges.setdefault(writer, []).append(op)
+        readers.append(op)
+
+
+def _alias_sets(block: Block) -> AliasSets:
+    sets = AliasSets()
+    for argument in block.args:
+        sets.add(argument)
+    for op in block.ops:
+        if isinstance(op, ViewOp):
+            sets.add(op.result, base=op.source)
+        elif isinstance(op, OperatorCall):
+            sets.add_call(op)
+        else:
+            for result in op.results:
+                if is_tensor(result.type):
+                    sets.add(result)
+    return sets

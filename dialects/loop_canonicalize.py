@@ -1,0 +1,169 @@
+"""How the operations of `loop` fold, and how a nest loses destinations that nothing reads; see `arith_canonicalize`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+
+from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, Float32Type, Float64Type, FloatAttr, IntegerAttr
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.rewriter import Rewriter
+
+from tilewright.dialects.arith_canonicalize import (
+    Fold,
+    Folded,
+    constant_of,
+    float_constant,
+    int_of,
+    integer_constant,
+    is_bool,
+)
+from tilewright.dialects.loop import ApplyOp, CastOp, CmpOp, NestOp, SelectOp, StoreOp
+from tilewright.dialects.type_guards import is_integer
+
+_FLOAT_BITS: dict[type[Attribute], tuple[int, int]] = {
+    Float64Type: (53, 1023),
+    Float32Type: (24, 127),
+    BFloat16Type: (8, 127),
+    Float16Type: (11, 15),
+}
+"""Bits of the significand and largest exponent of the float types."""
+
+
+def _holds_all_of(wide: Attribute, narrow: Attribute) -> bool:
+    """Whether every value of `narrow` is one of `wide` and comes back from there unchanged."""
+    if is_bool(narrow):
+        return isinstance(wide, AnyFloat) or is_integer(wide)
+    if isinstance(narrow, AnyFloat) and isinstance(wide, AnyFloat):
+        a, b = _FLOAT_BITS.get(type(wide)), _FLOAT_BITS.get(type(narrow))
+        return a is not None and b is not None and a[0] >= b[0] and a[1] >= b[1]
+    if is_integer(narrow) and is_integer(wide):
+        return wide.width.data >= narrow.width.data
+    return False
+
+
+def _cast(op: Operation) -> Folded:
+    assert isinstance(op, CastOp)
+    source, target = op.input.type, op.result.type
+    if source == target:
+        return op.input
+    inner = op.input.owner
+    if isinstance(inner, CastOp) and inner.input.type == target and _holds_all_of(source, target):
+        return inner.input
+    constant = constant_of(op.input)
+    if isinstance(constant, FloatAttr):
+        return _cast_float(constant.value.data, target)
+    number = int_of(op.input)
+    if number is None or not is_integer(source):
+        return None
+    if op.unsigned is not None:
+        number &= (1 << source.width.data) - 1
+    return _cast_integer(number, target)
+
+
+def _cast_float(number: float, target: Attribute) -> Folded:
+    if is_bool(target):
+        return integer_constant(number != 0, target)
+    if isinstance(target, AnyFloat):
+        return float_constant(number, target)
+    if not is_integer(target) or not math.isfinite(number):
+        return None
+    # Out of range, the conversion is the machine's affair.
+    whole, limit = int(number), 1 << (target.width.data - 1)
+    return integer_constant(whole, target) if -limit <= whole < limit else None
+
+
+def _cast_integer(number: int, target: Attribute) -> Folded:
+    if is_bool(target):
+        return integer_constant(number != 0, target)
+    if isinstance(target, AnyFloat):
+        # A wider integer would be rounded twice, to a double and then to the type.
+        return float_constant(float(number), target) if abs(number) <= 1 << 53 else None
+    return integer_constant(number, target)
+
+
+def _select(op: Operation) -> Folded:
+    assert isinstance(op, SelectOp)
+    if op.if_true is op.if_false:
+        return op.if_true
+    condition = int_of(op.condition)
+    if condition is not None:
+        return op.if_true if condition else op.if_false
+    if is_bool(op.result.type) and int_of(op.if_true) == 1 and int_of(op.if_false) == 0:
+        return op.condition
+    return None
+
+
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _cmp(op: Operation) -> Folded:
+    assert isinstance(op, CmpOp)
+    kind, predicate = op.lhs.type, op.predicate.data
+    if op.lhs is op.rhs and is_integer(kind):
+        return integer_constant(predicate in ("eq", "le", "ge"), op.result.type)
+    a, b = constant_of(op.lhs), constant_of(op.rhs)
+    if isinstance(a, FloatAttr) and isinstance(b, FloatAttr):
+        return integer_constant(_COMPARE[predicate](a.value.data, b.value.data), op.result.type)
+    if not isinstance(a, IntegerAttr) or not isinstance(b, IntegerAttr) or op.unsigned is not None:
+        return None
+    return integer_constant(_COMPARE[predicate](a.value.data, b.value.data), op.result.type)
+
+
+def _apply(op: Operation) -> Folded:
+    assert isinstance(op, ApplyOp)
+    expr = op.expr
+    if expr.is_Symbol and op.access.num_dims == 1:
+        return op.indices[0]
+    return integer_constant(int(expr), op.result.type) if expr.is_Integer else None
+
+
+LOOP_FOLDS: dict[type[Operation], Fold] = {ApplyOp: _apply, CastOp: _cast, CmpOp: _cmp, SelectOp: _select}
+"""How each operation of `loop` that folds does so."""
+
+
+def drop_unused_outputs(nest: Operation) -> Operation:
+    """Return `nest` without the results that nothing uses, unless the body itself reads their destinations."""
+    assert isinstance(nest, NestOp)
+    unused = [
+        i
+        for i, (result, destination) in enumerate(zip(nest.outputs, nest.destinations, strict=True))
+        if result.first_use is None and all(_is_store_to(use.operation, destination) for use in destination.uses)
+    ]
+    if not unused or len(unused) == len(nest.outputs):
+        return nest
+    for i in reversed(unused):
+        destination = nest.destinations[i]
+        for use in list(destination.uses):
+            Rewriter.erase_op(use.operation)
+        nest.block.erase_arg(destination)
+    kept = [r for i, r in enumerate(nest.outputs) if i not in unused]
+    smaller = NestOp.create(
+        operands=nest.operands,
+        result_types=[r.type for r in kept],
+        properties=nest.properties,
+        attributes=nest.attributes,
+        regions=[nest.detach_region(0)],
+        location=nest.location,
+    )
+    for new, old in zip(smaller.outputs, kept, strict=True):
+        new.name_hint = old.name_hint
+    Rewriter.replace_op(nest, smaller, _results(nest, kept, smaller))
+    return smaller
+
+
+def _is_store_to(op: Operation, destination: SSAValue) -> bool:
+    return isinstance(op, StoreOp) and op.target is destination
+
+
+def _results(nest: NestOp, kept: list[SSAValue], smaller: NestOp) -> list[SSAValue | None]:
+    new = dict(zip(kept, smaller.outputs, strict=True))
+    return [new.get(r) for r in nest.outputs]

@@ -1,0 +1,140 @@
+"""Simplify index expressions and loop bounds by what is known of their ranges, and remove loops of one iteration.
+
+Composed views and split or merged loops leave quotients and remainders that the bounds of the loops decide.
+
+Before:
+```
+loop.nest (%i : s0, %j : 8, %k : 1) outs(%o : tensor<?x8xf32, #L>) {
+  %v = loop.load %x[(8 * %i + %j) floordiv 8, (8 * %i + %j) mod 8 + %k] : tensor<?x8xf32, #L> -> f32
+  ...
+```
+After:
+```
+loop.nest (%i : s0, %j : 8) outs(%o : tensor<?x8xf32, #L>) {
+  %v = loop.load %x[%i, %j] : tensor<?x8xf32, #L> -> f32
+  ...
+```
+
+It works on every level that has loops: on tensors, on buffers, in kernels, and on tiled loops whose bounds depend on outer indices. An index
+that no loop gives (a loaded one) may be anything. Loops over lanes stay: their width is a choice that was made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation
+from xdsl.passes import ModulePass
+
+from tilewright.dialects.loop import ForOp, KernelOp, Loop, LoopDim, NestOp, ReduceOp
+from tilewright.dialects.sym_expr import Expr, Ranges, dim, integer, provably_at_most, simplify
+from tilewright.passes.analysis.accesses import IndexNames, index_map
+from tilewright.passes.analysis.ranges import IndexRanges, Range, symbol_ranges
+from tilewright.passes.rewriting.indices import IndexRewriter, set_index_map
+from tilewright.passes.rewriting.loops import inline_for, inline_reduce
+
+
+@dataclass
+class _Simplifier:
+    """Simplifies the maps of one function. Equal maps under equal ranges are simplified once."""
+
+    ranges: IndexRanges
+    _names: IndexNames = field(default_factory=IndexNames)
+    _known: dict[tuple[tuple[Expr, ...], tuple[Range, ...]], tuple[Expr, ...]] = field(
+        default_factory=dict[tuple[tuple[Expr, ...], tuple[Range, ...]], tuple[Expr, ...]]
+    )
+
+    def visit(self, block: Block) -> None:
+        """Simplify everything in `block`, outer loops first: their ranges bound the inner ones."""
+        op = block.first_op
+        while op is not None:
+            self._simplify_map(op)
+            if isinstance(op, Loop):
+                first = self._remove_unit_loops(op)
+                if first is not op:
+                    op = first
+                    continue
+                self.ranges.enter(op)
+            for region in op.regions:
+                for inner in region.blocks:
+                    self.visit(inner)
+            op = op.next_op
+
+    def _simplify_map(self, op: Operation) -> None:
+        found = index_map(op)
+        if found is None:
+            return
+        access, operands = found
+        if all(e.is_Symbol or e.is_Integer for e in access.exprs):
+            return
+        key = access.exprs, tuple(self.ranges.of(v) for v in operands)
+        simple = self._known.get(key)
+        if simple is None:
+            known = self.ranges.dims(operands)
+            simple = self._known[key] = tuple(simplify(e, known) for e in access.exprs)
+        if simple != access.exprs:
+            set_index_map(op, simple, operands)
+
+    def _remove_unit_loops(self, loop: Loop) -> Operation | None:
+        """Take the loops of one iteration out of `loop`; return it, or what now stands in its place if no loop is left."""
+        loops = loop.loops
+        known = self.ranges.dims(loops.operands)
+        unit = [i for i, d in enumerate(loops.dims) if _is_unit(d, known)]
+        if not unit:
+            return loop
+        names = self._names
+        symbols = [names.symbol(v) for v in loops.operands]
+        indices = loop.indices
+        rules = {names.symbol(indices[i]): _at(loops.dims[i].lower, symbols) for i in unit}
+        rewriter = IndexRewriter(names, rules, loop.block)
+        for i in unit:
+            rewriter.replace(indices[i])
+        _keep_loops(loop, [i for i in range(len(loops.dims)) if i not in unit])
+        if loop.indices or isinstance(loop, NestOp):
+            return loop
+        if isinstance(loop, ForOp):
+            return inline_for(loop)
+        assert isinstance(loop, ReduceOp)
+        return inline_reduce(loop)
+
+
+def _at(expr: Expr, symbols: list[Expr]) -> Expr:
+    return expr.xreplace({dim(i): s for i, s in enumerate(symbols)})
+
+
+def _is_unit(loop: LoopDim, known: Ranges) -> bool:
+    """Whether a loop is known to have exactly one iteration."""
+    if loop.lanes:
+        return False
+    length = loop.upper - loop.lower
+    return provably_at_most(length, integer(loop.step), known) and provably_at_most(integer(1), length, known)
+
+
+def _keep_loops(loop: Loop, kept: list[int]) -> None:
+    """Drop all loops of an operation but those at the positions `kept`; the dropped indices have no uses."""
+    bounds = loop.loops
+    for i in reversed(range(len(bounds.dims))):
+        if i not in kept:
+            loop.block.erase_arg(loop.block.args[i])
+    loop.properties["steps"] = DenseArrayBase.from_list(i64, [bounds.dims[i].step for i in kept])
+    lanes = [new for new, old in enumerate(kept) if bounds.dims[old].lanes]
+    if lanes:
+        loop.properties["lanes"] = DenseArrayBase.from_list(i64, lanes)
+    exprs = [e for i in kept for e in (bounds.dims[i].lower, bounds.dims[i].upper)]
+    set_index_map(loop, exprs, bounds.operands)
+
+
+@dataclass(frozen=True)
+class LoopSimplifyIndexPass(ModulePass):
+    """Simplify index expressions and loop bounds by their ranges, and remove loops of one iteration."""
+
+    name = "loop-simplify-index"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in op.ops:
+            if isinstance(function, (FuncOp, KernelOp)):
+                for block in function.body.blocks:
+                    _Simplifier(IndexRanges(symbol_ranges(function))).visit(block)

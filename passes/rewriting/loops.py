@@ -1,0 +1,64 @@
+"""Take loops apart: a loop of one iteration becomes its body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from xdsl.dialects import arith
+from xdsl.ir import Block, Operation, SSAValue
+
+from tilewright.dialects.combiners import COMBINERS
+from tilewright.dialects.loop import ForOp, ReduceOp
+
+
+def move_ops(ops: Iterable[Operation], block: Block, before: Operation | None = None) -> None:
+    """Move operations to the end of `block`, or in front of one of its operations."""
+    for op in list(ops):
+        op.detach()
+        if before is None:
+            block.add_op(op)
+        else:
+            block.insert_op_before(op, before)
+
+
+def inline_for(loop: ForOp) -> Operation | None:
+    """Put the body of a `loop.for` without loops in its place; return the first operation there."""
+    parent = loop.parent
+    assert parent is not None
+    first = loop.block.first_op
+    move_ops(loop.block.ops, parent, before=loop)
+    after = loop.next_op
+    loop.detach()
+    loop.erase()
+    return after if first is None else first
+
+
+def inline_reduce(loop: ReduceOp) -> Operation | None:
+    """Put the body of a `loop.reduce` without loops in its place: one iteration, combined with the start values."""
+    parent = loop.parent
+    assert parent is not None
+    first = loop.block.first_op
+    values = list(loop.yielded.values)
+    last = loop.yielded
+    last.detach()
+    last.erase()
+    move_ops(loop.block.ops, parent, before=loop)
+
+    def emit(op: Operation) -> SSAValue:
+        op.location = loop.location
+        parent.insert_op_before(op, loop)
+        return op.results[0]
+
+    combined: list[SSAValue] = []
+    for name in loop.names:
+        combiner = COMBINERS[name]
+        slots = slice(len(combined), len(combined) + combiner.arity)
+        kinds = [v.type for v in values[slots]]
+        init = list(loop.init[slots]) or [emit(arith.ConstantOp(c)) for c in combiner.identity(kinds)]
+        combined += combiner.combine(emit, init, values[slots])
+    for result, value in zip(loop.results_, combined, strict=True):
+        result.replace_all_uses_with(value)
+    after = loop.next_op
+    loop.detach()
+    loop.erase()
+    return after if first is None or first is last else first
