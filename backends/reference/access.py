@@ -6,35 +6,38 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from xdsl.dialects.builtin import TensorType
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.backends.reference import memory
 from tilewright.backends.reference.buffers import Buffer, first_true
 from tilewright.backends.reference.dtypes import memory_dtype_of
-from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.errors import ExecutionError, failure
 from tilewright.backends.reference.expressions import evaluate
-from tilewright.backends.reference.frame import Frame, execute, is_vector, lanes_of
+from tilewright.backends.reference.frame import Frame, execute, lanes_of
+from tilewright.backends.reference.races import Access
 from tilewright.dialects import loop
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import dim
+from tilewright.dialects.type_guards import is_tensor, is_vector
 
 
 @execute.register
 def _(op: loop.LoadOp, frame: Frame) -> None:
-    vector = is_vector(op.result)
+    vector = is_vector(op.result.type)
     indices = _indices(frame, op.access, op.indices, vector)
     otherwise = None if op.otherwise is None else frame.register(op.otherwise)
-    value = memory.load(op, frame.buffer(op.source), indices, _valid(frame, op.mask, vector), otherwise)
-    if vector and not any(is_vector(i) for i in op.indices):
+    buffer, valid = frame.buffer(op.source), _valid(frame, op.mask, vector)
+    value = memory.load(op, buffer, indices, valid, otherwise)
+    _record(op, frame, op.source, indices, valid)
+    if vector and not any(is_vector(i.type) for i in op.indices):
         value = value.expand(*value.shape[:-1], *lanes_of(op.result))
     frame.set(op.result, value)
 
 
 @execute.register
 def _(op: loop.StoreOp, frame: Frame) -> None:
-    vector = is_vector(op.value)
+    vector = is_vector(op.value.type)
     indices = _indices(frame, op.access, op.indices, vector)
     valid = _valid(frame, op.mask, vector)
     buffer, value = frame.buffer(op.target), frame.register(op.value)
@@ -42,7 +45,8 @@ def _(op: loop.StoreOp, frame: Frame) -> None:
     if op.combine is not None:
         memory.combine(op, op.combine.data, buffer, value, indices, valid, shape)
     else:
-        memory.store(op, buffer, value, indices, valid, shape, once=isinstance(op.target.type, TensorType))
+        memory.store(op, buffer, value, indices, valid, shape, once=is_tensor(op.target.type))
+    _record(op, frame, op.target, indices, valid)
 
 
 def _indices(frame: Frame, access: MapAttr, operands: Sequence[SSAValue], lanes: bool) -> list[Tensor]:
@@ -60,23 +64,48 @@ def _valid(frame: Frame, mask: SSAValue | None, lanes: bool) -> Tensor | None:
     return chosen if active is None else chosen & active
 
 
+def _record(
+    op: loop.LoadOp | loop.StoreOp, frame: Frame, name: SSAValue, indices: Sequence[Tensor], valid: Tensor | None
+) -> None:
+    """Record an access that the nest around it wants to know of."""
+    buffer = frame.buffer(name)
+    if frame.log is None or not frame.log.wants(buffer):
+        return
+    is_store = isinstance(op, loop.StoreOp)
+    lanes = lanes_of(op.value if is_store else op.result)
+    addresses = _position(buffer.tensor, indices) * buffer.tensor.itemsize
+    if valid is not None:
+        addresses = torch.where(valid, addresses, -1)
+    addresses = addresses.expand(*frame.space.extents, *lanes)
+    combines = is_store and op.combine is not None
+    frame.log.record(buffer, Access(op, name, frame.space.loops, addresses, is_store, combines))
+
+
 @execute.register
 def _(op: loop.ApplyOp, frame: Frame) -> None:
-    lanes = is_vector(op.result)
+    lanes = is_vector(op.result.type)
     frame.set(op.result, _indices(frame, op.access, op.indices, lanes)[0])
 
 
 @execute.register
 def _(op: loop.ViewOp, frame: Frame) -> None:
-    source = frame.buffer(op.source)
-    layout = layout_of(op.result.type)
-    declared = frame.size(layout_of(op.source.type).offset)
-    width = source.tensor.itemsize
-    first_byte = source.first_byte() + (frame.size(layout.offset) - declared) * width
-    sizes, strides = frame.sizes(layout.sizes), frame.sizes(layout.strides)
-    view = source.view(memory_dtype_of(op.result), sizes, strides, first_byte)
-    _check_view(op, source, view, frame)
+    view = view_by_layout(op, op.source, op.result, frame)
+    _check_view(op, frame.buffer(op.source), view, frame)
     frame.set(op.result, view)
+
+
+def view_by_layout(op: Operation, source: SSAValue, result: SSAValue, frame: Frame) -> Buffer:
+    """Return the storage of `source` seen through the layout of the type of `result`.
+
+    The offsets in the two types count from the same place, which need not be where the storage of an input begins.
+    """
+    buffer, dtype = frame.buffer(source), memory_dtype_of(result)
+    old, new = layout_of(source.type), layout_of(result.type)
+    skipped = frame.size(new.offset) * dtype.itemsize - frame.size(old.offset) * buffer.tensor.itemsize
+    try:
+        return buffer.view(dtype, frame.sizes(new.sizes), frame.sizes(new.strides), buffer.first_byte() + skipped)
+    except ExecutionError as error:
+        raise failure(op, str(error)) from error
 
 
 def _check_view(op: loop.ViewOp, source: Buffer, view: Buffer, frame: Frame) -> None:

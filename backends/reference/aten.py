@@ -1,9 +1,9 @@
-"""Calls of ATen operators: the arguments decoded from attributes, the operator found by name, the results as the types say."""
+"""Calls of ATen operators: arguments decoded from attributes, operators found by name, results as the types say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.dtypes import memory_dtype, memory_dtype_of
-from tilewright.backends.reference.errors import ExecutionError, failure
+from tilewright.backends.reference.errors import failure
 from tilewright.backends.reference.frame import Frame, execute
 from tilewright.dialects import aten, aten_schema
 from tilewright.dialects.call_syntax import (
@@ -26,6 +26,7 @@ from tilewright.dialects.call_syntax import (
 )
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym import ExprAttr, IntsAttr
+from tilewright.dialects.type_guards import is_array
 
 
 @execute.register
@@ -39,7 +40,10 @@ def _(op: aten.SizeOp, frame: Frame) -> None:
 
 
 def call(op: OperatorCall, frame: Frame) -> None:
-    """Execute `aten.call` or `host.call`. Raises `ExecutionError` where PyTorch refuses or the results are not of their types."""
+    """Execute `aten.call` or `host.call`.
+
+    Raises `ExecutionError` where PyTorch refuses, or where the results are not of their types.
+    """
     operator = find_operator(op)
     _check_written(op, frame)
     arguments = {name: _argument(op, value, frame) for name, value in op.arguments.data.items()}
@@ -65,7 +69,7 @@ def find_operator(op: OperatorCall) -> Callable[..., Any]:
     found: Any = torch.ops
     for part in op.operator.split("."):
         found = getattr(found, part, None)
-    if not isinstance(found, torch._ops.OpOverload):  # pyright: ignore[reportPrivateUsage]
+    if not callable(found):
         raise failure(op, f"PyTorch has no operator `{op.operator}`; a custom operator's library must be loaded")
     return found
 
@@ -113,7 +117,7 @@ def _argument(op: OperatorCall, value: Attribute, frame: Frame) -> Any:
 
 
 def _operand(value: SSAValue, frame: Frame) -> Tensor | int | None:
-    content = frame.values[value]
+    content = frame.content(value)
     if isinstance(content, Buffer):
         return content.tensor
     return None if content is None else int(content)
@@ -121,22 +125,28 @@ def _operand(value: SSAValue, frame: Frame) -> Tensor | int | None:
 
 def _flattened(returned: Any) -> list[Any]:
     """Return an operator's results with lists of tensors taken apart."""
-    if returned is None:
-        return []
-    if not isinstance(returned, (tuple, list)):
-        return [returned]
-    return [item for part in returned for item in (part if isinstance(part, (tuple, list)) else (part,))]
+    return [] if returned is None else list(_parts(returned))
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if _is_list(value):
+        for part in value:
+            yield from _parts(part)
+    else:
+        yield value
+
+
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, (tuple, list))
 
 
 def _conforming(op: OperatorCall, result: SSAValue, output: Tensor, frame: Frame) -> Tensor:
     """Return `output` with the strides of the result type; a new tensor is copied into them, a view must have them."""
     layout = layout_of(result.type)
     sizes, strides = frame.sizes(layout.sizes), frame.sizes(layout.strides)
-    if list(output.shape) != sizes or output.dtype != memory_dtype_of(result):
-        raise failure(
-            op,
-            f"PyTorch gives {output.dtype} of sizes {list(output.shape)}, expected {memory_dtype_of(result)} of {sizes}",
-        )
+    dtype = memory_dtype_of(result)
+    if list(output.shape) != sizes or output.dtype != dtype:
+        raise failure(op, f"PyTorch gives {output.dtype} of sizes {list(output.shape)}, expected {dtype} of {sizes}")
     if same_strides(output, strides):
         return output
     schema = aten_schema.lookup(op.operator)
@@ -146,7 +156,7 @@ def _conforming(op: OperatorCall, result: SSAValue, output: Tensor, frame: Frame
 
 
 def same_strides(tensor: Tensor, strides: Sequence[int]) -> bool:
-    """Whether `tensor` has `strides` where they matter: in dims with more than one element, if there are elements at all."""
+    """Whether `tensor` has `strides` where they matter: in dims with more than one element, if it has elements."""
     if tensor.numel() == 0:
         return True
     return all(s == t or n == 1 for n, s, t in zip(tensor.shape, tensor.stride(), strides, strict=True))
@@ -159,7 +169,7 @@ def _written_operands(op: OperatorCall) -> set[int]:
     for argument in schema.arguments if schema is not None else ():
         value = op.arguments.data.get(argument.name)
         if argument.is_write and value is not None:
-            items = value.data if isinstance(value, ArrayAttr) else (value,)
+            items = value.data if is_array(value) else (value,)
             written.update(i.data for i in items if isinstance(i, OperandAttr))
     return written
 
@@ -168,13 +178,13 @@ def _check_written(op: OperatorCall, frame: Frame) -> None:
     """Raise `ExecutionError` if an operator would read elements that were never stored."""
     writes = _written_operands(op)
     for number, operand in enumerate(op.operands):
-        content = frame.values[operand]
+        content = frame.content(operand)
         if isinstance(content, Buffer) and number not in writes and (missing := content.first_unwritten()) is not None:
             raise failure(op, f"reads element {list(missing)} of operand {number}, which was never stored")
 
 
 def _mark_written(op: OperatorCall, frame: Frame) -> None:
     for number in _written_operands(op):
-        content = frame.values[op.operands[number]]
+        content = frame.content(op.operands[number])
         if isinstance(content, Buffer) and content.written is not None:
             content.written.fill_(True)

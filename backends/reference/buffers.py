@@ -21,8 +21,8 @@ class Buffer:
 
     tensor: Tensor
     written: Tensor | None = None
-    """For each byte of each element whether it was written: bool, the sizes of the tensor and the bytes of an element. A view of
-    a record of the whole storage. None where everything was, as in inputs."""
+    """For each byte of each element whether it was written: bool, with the sizes of the tensor and the bytes of an
+    element; a view of a record of the whole storage. None where everything was, as in inputs."""
 
     @property
     def elements(self) -> Tensor:
@@ -62,12 +62,12 @@ class Buffer:
 
     def first_byte(self) -> int:
         """Return where in its storage the first element lies."""
-        return self.tensor.storage_offset() * self.tensor.itemsize
+        return int(self.tensor.storage_offset()) * self.tensor.itemsize
 
     def flat(self) -> Buffer:
-        """Return all of the storage from the first element on, as one dimension."""
-        first = self.first_byte()
-        return self.view(self.tensor.dtype, [(self.storage_bytes - first) // self.tensor.itemsize], [1], first)
+        """Return the storage from the first element to the last, as one dimension."""
+        reach = span(self.tensor.shape, self.tensor.stride())
+        return self.view(self.tensor.dtype, [reach], [1], self.first_byte())
 
     def first_unwritten(self) -> tuple[int, ...] | None:
         """Return the index of the first element that was never written, or None if all were."""

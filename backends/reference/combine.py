@@ -11,8 +11,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.backends.reference.dtypes import register_dtype
-from tilewright.backends.reference.frame import Frame, Space, execute, is_vector
+from tilewright.backends.reference.frame import Frame, Space, execute
 from tilewright.dialects.combiners import COMBINERS, element_type
+from tilewright.dialects.type_guards import is_vector
 
 Slots = Sequence[Tensor]
 
@@ -23,7 +24,7 @@ class Combination:
     def __init__(self, name: str, kinds: Sequence[Attribute]) -> None:
         arity = len(kinds)
         self._arguments = Block(arg_types=[*kinds, *kinds]).args
-        self._lanes = is_vector(self._arguments[0])
+        self._lanes = is_vector(kinds[0])
         self._ops: list[Operation] = []
         self._results = COMBINERS[name].combine(self._emit, self._arguments[:arity], self._arguments[arity:])
         constants = COMBINERS[name].identity([element_type(k) for k in kinds])
@@ -46,10 +47,19 @@ class Combination:
             execute(op, frame)
         return [frame.register(r) for r in self._results]
 
+    def across_lanes(self, slots: Slots) -> list[Tensor]:
+        """Combine along the last dim, which vanishes: the upper half with the lower, until one lane is left."""
+        current = list(slots)
+        while (lanes := current[0].shape[-1]) > 1:
+            half = lanes // 2
+            current = self.combine([t[..., :half] for t in current], [t[..., half:] for t in current])
+        return [t[..., 0] for t in current]
+
     def along(self, slots: Slots, axis: int, init: Slots = (), *, ordered: bool = False) -> list[Tensor]:
         """Combine `init` with all elements along `axis`, which vanishes.
 
-        Neighbours are combined first, and `init` last, as the earlier part; with `ordered` it goes from the first to the last.
+        Neighbours are combined first, and `init` last, as the earlier part; with `ordered`, it goes from the first
+        to the last.
         """
         length = slots[0].shape[axis]
         empty = [n.expand(*t.shape[:axis], 1, *t.shape[axis + 1 :]) for n, t in zip(self.identity, slots, strict=True)]
@@ -61,15 +71,17 @@ class Combination:
         current = list(slots) if length else empty
         while length > 1:
             pairs = length // 2
-            even, odd = (
-                [t.narrow(axis, 0, 2 * pairs).unflatten(axis, (pairs, 2)).select(axis + 1, i) for t in current]
-                for i in (0, 1)
-            )
+            even = [_every_second(t, axis, 0, pairs) for t in current]
+            odd = [_every_second(t, axis, 1, pairs) for t in current]
             rest = [t.narrow(axis, 2 * pairs, length - 2 * pairs) for t in current]
             current = [torch.cat(parts, axis) for parts in zip(self.combine(even, odd), rest, strict=True)]
             length -= pairs
         total = [t.select(axis, 0) for t in current]
         return self.combine(init, total) if init else total
+
+
+def _every_second(slot: Tensor, axis: int, first: int, count: int) -> Tensor:
+    return slot[(slice(None),) * axis + (slice(first, 2 * count, 2),)]
 
 
 @cache

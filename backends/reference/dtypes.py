@@ -15,14 +15,13 @@ from xdsl.dialects.builtin import (
     Float64Type,
     IndexType,
     IntegerType,
-    MemRefType,
     Signedness,
-    TensorType,
-    VectorType,
 )
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.backends.reference.errors import ExecutionError
+from tilewright.dialects.combiners import element_type
+from tilewright.dialects.type_guards import is_memref, is_tensor
 
 _MEMORY: dict[Attribute, torch.dtype] = {
     Float64Type(): torch.float64,
@@ -66,14 +65,14 @@ def memory_dtype(element: Attribute) -> torch.dtype:
 
 def memory_dtype_of(value: SSAValue) -> torch.dtype:
     """Return the dtype of a tensor or memref value."""
-    assert isinstance(value.type, (TensorType, MemRefType))
-    return memory_dtype(value.type.element_type)
+    kind = value.type
+    assert is_tensor(kind) or is_memref(kind)
+    return memory_dtype(kind.element_type)
 
 
 def register_dtype(kind: Attribute) -> torch.dtype:
     """Return the dtype of a value of type `kind`, a scalar or a vector: integers are signed, an index has 64 bits."""
-    element = kind.element_type if isinstance(kind, VectorType) else kind
-    return as_signed(memory_dtype(element))
+    return as_signed(memory_dtype(element_type(kind)))
 
 
 def as_signed(dtype: torch.dtype) -> torch.dtype:

@@ -16,7 +16,10 @@ Number = int | Tensor
 
 
 def evaluate(expr: Expr, values: Mapping[Symbol, Number]) -> Number:
-    """Return the value of `expr`, an int64 tensor where it uses one. Raises `ExecutionError` for a symbol without a value."""
+    """Return the value of `expr`, an int64 tensor where it uses one.
+
+    Raises `ExecutionError` for a symbol without a value.
+    """
     if expr.is_Integer:
         return int(expr)
     if isinstance(expr, sympy.Symbol):

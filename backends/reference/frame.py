@@ -1,8 +1,8 @@
 """Where the values of a running program are: buffers, and registers over a whole iteration space at once.
 
-A scalar inside loops is one tensor that holds its value in every iteration. Its dims are the loops around its definition, outermost
-first, of size one where the value is the same in all iterations; so a value from an outer loop is used in an inner one by adding
-dims of size one behind. A vector has its lanes as one more dim, the last.
+A scalar inside loops is one tensor that holds its value in every iteration. Its dims are the loops around its
+definition, outermost first, of size one where the value is the same in all iterations; so a value from an outer loop is
+used in an inner one by adding dims of size one behind. A vector has its lanes as one more dim, the last.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 from torch import Tensor
-from xdsl.dialects.builtin import ModuleOp, VectorType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.backends.reference.buffers import Buffer
-from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.errors import ExecutionError, failure
 from tilewright.backends.reference.expressions import Number, evaluate, evaluate_int
+from tilewright.backends.reference.races import AccessLog
 from tilewright.dialects.sym_expr import Expr, Symbol, dim
+from tilewright.dialects.type_guards import is_vector
 
 Value = Tensor | Buffer | None
 """A register, memory, or an undefined optional result."""
@@ -29,6 +31,8 @@ class Space:
     """The iterations of the loops around an operation."""
 
     extents: tuple[int, ...] = ()
+    loops: tuple[Operation, ...] = ()
+    """For each dim the operation whose loop it is."""
     active: Tensor | None = None
     """Which points are iterations, where an inner loop's length depends on an outer one; None if all are."""
 
@@ -45,6 +49,8 @@ class Frame:
     symbols: Mapping[Symbol, int]
     values: dict[SSAValue, Value] = field(default_factory=dict[SSAValue, Value])
     space: Space = Space()
+    log: AccessLog | None = None
+    """Where the accesses of the nest around this place are recorded."""
 
     def inside(self, space: Space) -> Frame:
         """Return this frame inside more loops; values are shared."""
@@ -53,22 +59,33 @@ class Frame:
     def set(self, value: SSAValue, content: Value) -> None:
         self.values[value] = content
 
+    def content(self, value: SSAValue) -> Value:
+        """Return what a value is. Raises `ExecutionError` if it is a buffer that was freed."""
+        if value not in self.values:
+            name = f"`%{value.name_hint}`" if value.name_hint else "a buffer"
+            raise ExecutionError(f"{name} is used after it was freed")
+        return self.values[value]
+
+    def free(self, value: SSAValue) -> None:
+        """Forget a buffer. Memory is released with the last of its views."""
+        del self.values[value]
+
     def buffer(self, value: SSAValue) -> Buffer:
         """Return the memory that a tensor or memref value stands for."""
-        content = self.values[value]
+        content = self.content(value)
         assert isinstance(content, Buffer)
         return content
 
     def register(self, value: SSAValue) -> Tensor:
         """Return a register with the dims of this place, and one for lanes behind if it is a vector."""
-        content = self.values[value]
+        content = self.content(value)
         assert isinstance(content, Tensor)
-        return aligned(content, self.space.depth, is_vector(value))
+        return aligned(content, self.space.depth, is_vector(value.type))
 
     def registers(self, values: Sequence[SSAValue], lanes: bool) -> list[Tensor]:
         """Return registers that broadcast together; if `lanes`, scalars have a dim for them too."""
         found = [self.register(v) for v in values]
-        return [t[..., None] if lanes and not is_vector(v) else t for t, v in zip(found, values, strict=True)]
+        return [t[..., None] if lanes and not is_vector(v.type) else t for t, v in zip(found, values, strict=True)]
 
     def integer(self, value: SSAValue) -> int:
         """Return a register that is the same in all iterations, as an int."""
@@ -90,13 +107,9 @@ class Frame:
         return [evaluate(e, values) for e in exprs]
 
 
-def is_vector(value: SSAValue) -> bool:
-    return isinstance(value.type, VectorType)
-
-
 def lanes_of(value: SSAValue) -> tuple[int, ...]:
     """Return the shape of a vector; of a scalar, nothing."""
-    return tuple(value.type.get_shape()) if isinstance(value.type, VectorType) else ()
+    return value.type.get_shape() if is_vector(value.type) else ()
 
 
 def aligned(register: Tensor, depth: int, lanes: bool = False) -> Tensor:
@@ -116,5 +129,8 @@ def run_block(block: Block, frame: Frame) -> None:
 
 @singledispatch
 def execute(op: Operation, frame: Frame) -> None:
-    """Execute one operation: compute its results into `frame`, write what it writes. Each kind of operation registers its own."""
+    """Execute one operation: compute its results into `frame`, write what it writes.
+
+    Each kind of operation registers its own function.
+    """
     raise failure(op, "the interpreter does not know this operation")

@@ -1,7 +1,8 @@
 """Elementwise functions where PyTorch's own differ from what the IR means, or do not exist for a dtype.
 
-Registers hold integers as signed, whatever their sign in the program, and i1 as bool. A function on unsigned integers works on
-int64 values and truncates the result, but for 64-bit integers, where order is that of signed integers with the top bit flipped.
+Registers hold integers as signed, whatever their sign in the program, and i1 as bool. A function on unsigned integers
+works on int64 values and truncates the result, but for 64-bit integers, where order is that of signed integers with the
+top bit flipped.
 """
 
 from __future__ import annotations
@@ -164,10 +165,6 @@ def _exp10(x: Tensor) -> Tensor:
     return torch.pow(10.0, x)
 
 
-def _sign(x: Tensor) -> Tensor:
-    return torch.where(x.isnan(), x, torch.sign(x)) if x.dtype.is_floating_point else torch.sign(x)
-
-
 INTRINSICS: dict[str, Function] = {
     "acosh": torch.acosh,
     "asinh": torch.asinh,
@@ -185,7 +182,7 @@ INTRINSICS: dict[str, Function] = {
     "nextafter": torch.nextafter,
     "powi": integer_power,
     "remainder": remainder,
-    "sign": _sign,
+    "sign": torch.sign,
     "signbit": torch.signbit,
     "truncdiv": truncdiv,
 }
@@ -193,7 +190,10 @@ INTRINSICS: dict[str, Function] = {
 
 
 def cast(value: Tensor, dtype: torch.dtype, is_unsigned: bool) -> Tensor:
-    """Convert as `torch.Tensor.to`: to bool by a test for non-zero, from bool to 0 and 1; `is_unsigned` is about the integer side."""
+    """Convert as `torch.Tensor.to`: to bool by a test for non-zero, from bool to 0 and 1.
+
+    `is_unsigned` is about the integer side, or both.
+    """
     if not is_unsigned:
         return value.to(dtype)
     source = value if value.dtype == torch.bool else value.view(as_unsigned(value.dtype))

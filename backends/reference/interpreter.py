@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 from xdsl.dialects import func
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, IntegerType, MemRefType, ModuleOp, NoneType, TensorType
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, NoneType
 from xdsl.ir import Attribute, SSAValue
 
-from tilewright.backends.reference import access, loop, scalar
+from tilewright.backends.reference import access, cpu, host, loop, scalar
 from tilewright.backends.reference.aten import same_strides
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.dtypes import memory_dtype, register_dtype
@@ -19,8 +19,9 @@ from tilewright.backends.reference.frame import Frame, execute, run_block
 from tilewright.backends.reference.functions import constant
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym_expr import Symbol, symbol
+from tilewright.dialects.type_guards import is_integer, is_memref, is_tensor
 
-EXECUTED = (access, loop, scalar)
+EXECUTED = (access, cpu, host, loop, scalar)
 """The modules that are imported for the operations they register with `execute`."""
 
 Input = Tensor | int
@@ -32,15 +33,15 @@ def run_function(
 ) -> list[Output]:
     """Run the function called `name` and return its results; tensors that it mutates are written.
 
-    Each result has the layout of its type, or is a view of an input. Size symbols are read from the arguments; `symbols` gives those
-    that no argument has. Raises `ExecutionError` if the inputs do not fit the types or the program does what it must not.
+    Each result has the layout of its type, or is a view of an input. Size symbols are read from the arguments;
+    `symbols` gives those that no argument has. Raises `ExecutionError` if the inputs do not fit the types, or if the
+    program does what it must not.
     """
     function = find_function(module, name)
-    kinds = function.function_type.inputs.data
     frame = Frame(module, bind_symbols(function, inputs, symbols or {}))
     with torch.no_grad():
         for number, (argument, given) in enumerate(zip(function.body.block.args, inputs, strict=True)):
-            frame.set(argument, _input(number, kinds[number], given, frame))
+            frame.set(argument, _input(number, argument.type, given, frame))
         run_block(function.body.block, frame)
         terminator = function.body.block.last_op
         assert isinstance(terminator, func.ReturnOp)
@@ -51,16 +52,16 @@ def find_function(module: ModuleOp, name: str) -> func.FuncOp:
     """Return the function called `name`. Raises `ExecutionError` if the module has none such with a body."""
     functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration}
     if name not in functions:
-        raise ExecutionError(
-            f"the module has no function `@{name}`, it has {', '.join(f'@{n}' for n in functions) or 'none'}"
-        )
+        known = ", ".join(f"`@{n}`" for n in functions)
+        raise ExecutionError(f"the module has no function `@{name}`; it has {known or 'none'}")
     return functions[name]
 
 
 def bind_symbols(function: func.FuncOp, inputs: Sequence[Input], given: Mapping[str, int]) -> dict[Symbol, int]:
-    """Return the values of the size symbols: as given, of the argument that holds one, or of the first that has it as a size or stride.
+    """Return the values of the size symbols.
 
-    Raises `ExecutionError` if the number of inputs is wrong, or two arguments disagree.
+    A symbol is as given, or has the value of the argument that holds it, or of the first size or stride that it is
+    alone. Raises `ExecutionError` if the number of inputs is wrong.
     """
     kinds = function.function_type.inputs.data
     if len(kinds) != len(inputs):
@@ -74,26 +75,24 @@ def bind_symbols(function: func.FuncOp, inputs: Sequence[Input], given: Mapping[
             if isinstance(value, int):
                 values.setdefault(symbol(name), value)
     for kind, value in zip(kinds, inputs, strict=True):
-        if isinstance(kind, (TensorType, MemRefType)) and isinstance(value, Tensor):
+        if (is_tensor(kind) or is_memref(kind)) and isinstance(value, Tensor):
             layout = layout_of(kind)
             if value.ndim != len(layout.sizes):
                 continue  # `_input` says so.
-            for expr, found in (
-                *zip(layout.sizes, value.shape, strict=True),
-                *zip(layout.strides, value.stride(), strict=True),
-            ):
-                if expr.is_Symbol:
-                    values.setdefault(expr, int(found))
+            found = (*value.shape, *value.stride())
+            for expr, number in zip((*layout.sizes, *layout.strides), found, strict=True):
+                if isinstance(expr, Symbol):
+                    values.setdefault(expr, int(number))
     return values
 
 
 def _input(number: int, kind: Attribute, value: Input, frame: Frame) -> Tensor | Buffer:
     """Return an argument as the interpreter holds it, after a check that it has its type."""
-    if isinstance(kind, IntegerType):
+    if is_integer(kind):
         if isinstance(value, Tensor):
             raise ExecutionError(f"argument {number} is a tensor, expected an integer")
         return constant(value, register_dtype(kind))
-    if not isinstance(kind, (TensorType, MemRefType)):
+    if not (is_tensor(kind) or is_memref(kind)):
         raise ExecutionError(f"argument {number} has type {kind}, expected a tensor, a memref or an integer")
     if not isinstance(value, Tensor):
         raise ExecutionError(f"argument {number} is {value}, expected a tensor")
@@ -113,7 +112,7 @@ def _input(number: int, kind: Attribute, value: Input, frame: Frame) -> Tensor |
 
 def _output(number: int, value: SSAValue, frame: Frame) -> Output:
     """Return a result as the caller gets it."""
-    content = frame.values[value]
+    content = frame.content(value)
     if content is None:
         assert isinstance(value.type, NoneType)
         return None

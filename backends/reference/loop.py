@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -13,10 +15,12 @@ from tilewright.backends.reference.combine import combination
 from tilewright.backends.reference.dtypes import memory_dtype_of
 from tilewright.backends.reference.errors import failure
 from tilewright.backends.reference.expressions import Number
-from tilewright.backends.reference.frame import Frame, Space, aligned, execute, is_vector, run_block
+from tilewright.backends.reference.frame import Frame, Space, aligned, execute, run_block
+from tilewright.backends.reference.races import AccessLog, storage_of
 from tilewright.dialects import loop
 from tilewright.dialects.combiners import COMBINERS
 from tilewright.dialects.loop import Loop, LoopDim, layout_of
+from tilewright.dialects.type_guards import is_vector
 
 
 def enter(op: Loop, frame: Frame) -> Frame:
@@ -26,7 +30,7 @@ def enter(op: Loop, frame: Frame) -> Frame:
     for number, loop_dim in enumerate(op.loops.dims):
         lower, upper = bounds[2 * number], bounds[2 * number + 1]
         step = loop_dim.step
-        space = _extend(space, -((lower - upper) // step))
+        space = _extend(space, op, -((lower - upper) // step))
         position = step * torch.arange(space.extents[-1]).reshape(*(1,) * (space.depth - 1), -1)
         index = _aligned(lower, space.depth) + position
         if loop_dim.lanes:
@@ -40,19 +44,20 @@ def _aligned(bound: Number, depth: int) -> Number:
     return bound if isinstance(bound, int) else aligned(bound, depth)
 
 
-def _extend(space: Space, trips: Number) -> Space:
-    """Return `space` with one loop more, of `trips` iterations, which may depend on the outer loops."""
+def _extend(space: Space, op: Loop, trips: Number) -> Space:
+    """Return `space` with one loop of `op` more, of `trips` iterations, which may depend on the outer loops."""
+    loops = (*space.loops, op)
     if isinstance(trips, int):
         extent = max(trips, 0)
         active = None if space.active is None else space.active[..., None]
-        return Space((*space.extents, extent), active)
+        return Space((*space.extents, extent), loops, active)
     trips = aligned(trips, space.depth).clamp(min=0)
     extent = int(trips.max()) if trips.numel() else 0
     active = None if space.active is None else space.active[..., None]
     if trips.numel() and int(trips.min()) < extent:
         inside = torch.arange(extent) < trips[..., None]
         active = inside if active is None else active & inside
-    return Space((*space.extents, extent), active)
+    return Space((*space.extents, extent), loops, active)
 
 
 def _set_mask(op: Loop, loop_dim: LoopDim, index: Tensor, upper: Number, frame: Frame) -> None:
@@ -73,13 +78,27 @@ def _(op: loop.NestOp, frame: Frame) -> None:
         layout = layout_of(destination.type)
         sizes, strides = frame.sizes(layout.sizes), frame.sizes(layout.strides)
         frame.set(destination, Buffer.allocate(memory_dtype_of(destination), sizes, strides))
-    run_block(op.block, enter(op, frame))
+    run_block(op.block, enter(op, replace(frame, log=_log(op, frame))))
     for number, (destination, result) in enumerate(zip(op.destinations, op.outputs, strict=True)):
         buffer = frame.buffer(destination)
         missing = buffer.first_unwritten()
         if missing is not None:
             raise failure(op, f"element {list(missing)} of result {number} is never stored")
         frame.set(result, Buffer(buffer.tensor))
+
+
+def _log(op: loop.NestOp, frame: Frame) -> AccessLog | None:
+    """Return a record for the storages that a nest writes and also accesses elsewhere; None if there are none."""
+    stores: set[int] = set()
+    counts: Counter[int] = Counter()
+    for access in op.walk():
+        if isinstance(access, (loop.LoadOp, loop.StoreOp)):
+            storage = storage_of(frame.buffer(access.source if isinstance(access, loop.LoadOp) else access.target))
+            counts[storage] += 1
+            if isinstance(access, loop.StoreOp):
+                stores.add(storage)
+    contested = frozenset(s for s in stores if counts[s] > 1)
+    return AccessLog(contested, isinstance(op.parent_op(), loop.KernelOp)) if contested else None
 
 
 @execute.register
@@ -90,6 +109,13 @@ def _(op: loop.ForOp, frame: Frame) -> None:
 @execute.register
 def _(op: loop.YieldOp, frame: Frame) -> None:
     pass  # The loop around it takes the values.
+
+
+@execute.register
+def _(op: loop.CombineOp, frame: Frame) -> None:
+    combiner = combination(op.combiner.data, tuple(r.type for r in op.outputs))
+    for result, value in zip(op.outputs, combiner.across_lanes(frame.registers(op.inputs, lanes=True)), strict=True):
+        frame.set(result, value)
 
 
 @execute.register
@@ -118,13 +144,13 @@ def _taking_part(op: loop.ReduceOp, inner: Frame) -> Tensor | None:
     """Return which points, and which of their lanes, a reduction combines; None if all."""
     keep = inner.space.active
     if op.mask is None:
-        return keep if keep is None or not is_vector(op.results[0]) else keep[..., None]
+        return keep if keep is None or not is_vector(op.results[0].type) else keep[..., None]
     mask = inner.register(op.mask)
     return mask if keep is None else mask & keep[..., None]
 
 
 def _joined(register: Tensor, depth: int, extents: Sequence[int]) -> Tensor:
-    """Return a register of a reduction's body with the dims of the reduction's loops, those behind `depth`, made one."""
+    """Return a register of a reduction's body with the dims of the reduction's loops, from `depth` on, made one."""
     lanes = register.shape[len(extents) :]
     outer = register.shape[:depth]
     return register.expand(*outer, *extents[depth:], *lanes).reshape(*outer, prod(extents[depth:]), *lanes)

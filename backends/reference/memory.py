@@ -26,9 +26,9 @@ def load(
     if otherwise is None:
         otherwise = torch.zeros((), dtype=buffer.elements.dtype)
     if valid is not None and not valid.any():
-        return otherwise.expand(torch.broadcast_shapes(valid.shape, otherwise.shape))
+        return torch.where(valid, 0, otherwise)
     if buffer.written is not None:
-        missing = ~_gather(buffer.written.all(dim=-1), indices)
+        missing = ~buffer.written[tuple(indices)].all(dim=-1)
         missing = missing if valid is None else missing & valid
         if missing.any():
             raise failure(op, f"reads element {_element(indices, missing)}, which was never stored")
@@ -73,23 +73,31 @@ def store(
 ) -> None:
     """Write `values` at `indices`, where `valid`, in each iteration of a space of sizes `shape`.
 
-    Raises `ExecutionError` if an index is out of bounds, if two iterations write the same element or, with `once`, if it was written
-    before.
+    Raises `ExecutionError` if an index is out of bounds, if two iterations write the same element or, with `once`, if
+    it was written before.
     """
     indices, values = _points(op, buffer, values, indices, valid, shape)
     linear = _linear(buffer, indices)
-    seen = torch.zeros(max(buffer.tensor.numel(), 1), dtype=torch.bool)
-    seen[linear] = True
-    if int(seen.sum()) < linear.numel():
+    if _distinct(linear, buffer.tensor.numel()) < linear.numel():
         counts = torch.bincount(linear)
         twice = linear == counts.argmax()
         raise failure(op, f"{int(counts.max())} iterations store to element {_element(indices, twice)}")
     if buffer.written is not None:
-        written = buffer.written.all(dim=-1)[tuple(indices)]
+        written = buffer.written[tuple(indices)].all(dim=-1)
         if once and written.any():
             raise failure(op, f"stores to element {_element(indices, written.expand(linear.shape))} a second time")
         buffer.written[tuple(indices)] = True
     buffer.elements[tuple(indices)] = values if indices else values.squeeze()
+
+
+def _distinct(positions: Tensor, bound: int) -> int:
+    """Return how many different numbers there are, all below `bound`: by a table, or by sorting if they are few."""
+    if positions.numel() < bound // 8:
+        ordered = positions.sort().values
+        return min(1, ordered.numel()) + int((ordered[1:] != ordered[:-1]).sum())
+    seen = torch.zeros(bound, dtype=torch.bool)
+    seen[positions] = True
+    return int(seen.sum())
 
 
 _COMBINE = {"sum": "sum", "prod": "prod", "max": "amax", "min": "amin", "any": "amax", "all": "amin"}
@@ -109,7 +117,7 @@ def combine(
         raise failure(op, f"the interpreter cannot combine by `{how}`, it knows {', '.join(_COMBINE)}")
     indices, values = _points(op, buffer, values, indices, valid, shape)
     if buffer.written is not None:
-        missing = ~buffer.written.all(dim=-1)[tuple(indices)]
+        missing = ~buffer.written[tuple(indices)].all(dim=-1)
         if missing.any():
             raise failure(op, f"combines with element {_element(indices, missing)}, which was never stored")
     linear = _linear(buffer, indices)

@@ -16,8 +16,9 @@ from xdsl.ir import Operation
 from tilewright.backends.reference import functions as f
 from tilewright.backends.reference.dtypes import register_dtype
 from tilewright.backends.reference.errors import failure
-from tilewright.backends.reference.frame import Frame, execute, is_vector, lanes_of
+from tilewright.backends.reference.frame import Frame, execute, lanes_of
 from tilewright.dialects import loop
+from tilewright.dialects.type_guards import is_vector
 
 Function = Callable[..., Tensor]
 
@@ -113,10 +114,9 @@ def _(op: arith.ConstantOp, frame: Frame) -> None:
     dtype = register_dtype(op.result.type)
     match op.value:
         case IntegerAttr() | FloatAttr() as attribute:
-            number = attribute.value.data
-            frame.set(op.result, f.constant(number, dtype))
+            frame.set(op.result, f.constant(attribute.value.data, dtype))
         case DenseIntOrFPElementsAttr() as dense:
-            numbers = [f.constant(n, dtype) for n in dense.get_values()]
+            numbers = [f.constant(n, dtype) for n in dense.get_values() if not isinstance(n, tuple)]
             value = numbers[0].expand(lanes_of(op.result)) if len(numbers) == 1 else torch.stack(numbers)
             frame.set(op.result, value)
         case _:
@@ -225,5 +225,5 @@ for _kind in _CONVERSIONS:
 @execute.register
 def _(op: vector.BroadcastOp, frame: Frame) -> None:
     value = frame.register(op.source)
-    value = value if is_vector(op.source) else value[..., None]
+    value = value if is_vector(op.source.type) else value[..., None]
     _set(op, frame, value.expand(*value.shape[:-1], *lanes_of(op.vector)))

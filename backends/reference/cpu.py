@@ -1,0 +1,133 @@
+"""The `cpu` dialect and `scf`: executed one iteration after another, on registers of a single value or vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from xdsl.dialects import scf
+from xdsl.ir import Block, SSAValue
+
+from tilewright.backends.reference import memory
+from tilewright.backends.reference.combine import combination
+from tilewright.backends.reference.dtypes import register_dtype
+from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.frame import Frame, Value, execute, lanes_of, run_block
+from tilewright.backends.reference.functions import constant
+from tilewright.dialects import cpu
+
+_CHUNKS = 3
+"""How many chunks a parallel region is split into where its grain allows: some, not all equally long."""
+
+
+@execute.register
+def _(op: cpu.ParallelOp, frame: Frame) -> None:
+    extent = frame.integer(op.extent)
+    chunks = max(1, min(_CHUNKS, extent // op.grain.value.data))
+    length = -(-extent // chunks)
+    for begin in range(0, extent, max(length, 1)):
+        for argument, bound in zip(op.block.args, (begin, min(begin + length, extent)), strict=True):
+            frame.set(argument, torch.tensor(bound))
+        run_block(op.block, frame)
+
+
+def _run(block: Block, arguments: Sequence[Value], frame: Frame) -> list[Value]:
+    """Execute a block that ends with `scf.yield`; return what it yields."""
+    for argument, value in zip(block.args, arguments, strict=True):
+        frame.set(argument, value)
+    run_block(block, frame)
+    terminator = block.last_op
+    assert isinstance(terminator, scf.YieldOp)
+    return [frame.content(v) for v in terminator.arguments]
+
+
+@execute.register
+def _(op: scf.ForOp, frame: Frame) -> None:
+    lower, upper, step = (frame.integer(v) for v in (op.lb, op.ub, op.step))
+    if step < 1:
+        raise failure(op, f"has a step of {step}, expected at least one")
+    carried = [frame.content(v) for v in op.iter_args]
+    for position in range(lower, upper, step):
+        carried = _run(op.body.block, [constant(position, register_dtype(op.body.block.args[0].type)), *carried], frame)
+    _set_all(op.results, carried, frame)
+
+
+@execute.register
+def _(op: scf.IfOp, frame: Frame) -> None:
+    region = op.true_region if frame.integer(op.cond) else op.false_region
+    if region.blocks:
+        _set_all(op.results, _run(region.block, [], frame), frame)
+
+
+@execute.register
+def _(op: scf.YieldOp, frame: Frame) -> None:
+    pass  # The operation around it takes the values.
+
+
+def _set_all(results: Sequence[SSAValue], values: Sequence[Value], frame: Frame) -> None:
+    for result, value in zip(results, values, strict=True):
+        frame.set(result, value)
+
+
+def _offsets(offset: SSAValue, value: SSAValue, frame: Frame) -> Tensor:
+    """Return where the elements of `value` lie: one after the other from `offset` on."""
+    first = frame.register(offset)
+    lanes = lanes_of(value)
+    return first + torch.arange(lanes[0]) if lanes else first
+
+
+def _load(op: cpu.LoadOp | cpu.GatherOp, offsets: Tensor, frame: Frame) -> None:
+    mask, otherwise = (None if v is None else frame.register(v) for v in (op.mask, op.otherwise))
+    frame.set(op.result, memory.load(op, frame.buffer(op.source), [offsets], mask, otherwise))
+
+
+def _store(op: cpu.StoreOp | cpu.ScatterOp, offsets: Tensor, frame: Frame) -> None:
+    mask = None if op.mask is None else frame.register(op.mask)
+    buffer, value = frame.buffer(op.target), frame.register(op.value)
+    if op.combine is not None:
+        memory.combine(op, op.combine.data, buffer, value, [offsets], mask, lanes_of(op.value))
+    else:
+        memory.store(op, buffer, value, [offsets], mask, lanes_of(op.value))
+
+
+@execute.register
+def _(op: cpu.LoadOp, frame: Frame) -> None:
+    _load(op, _offsets(op.offset, op.result, frame), frame)
+
+
+@execute.register
+def _(op: cpu.GatherOp, frame: Frame) -> None:
+    _load(op, frame.register(op.offset), frame)
+
+
+@execute.register
+def _(op: cpu.StoreOp, frame: Frame) -> None:
+    _store(op, _offsets(op.offset, op.value, frame), frame)
+
+
+@execute.register
+def _(op: cpu.ScatterOp, frame: Frame) -> None:
+    _store(op, frame.register(op.offset), frame)
+
+
+@execute.register
+def _(op: cpu.StepOp, frame: Frame) -> None:
+    frame.set(op.result, torch.arange(*lanes_of(op.result)))
+
+
+@execute.register
+def _(op: cpu.TailMaskOp, frame: Frame) -> None:
+    lanes = torch.arange(*lanes_of(op.result))
+    frame.set(op.result, frame.register(op.position) + lanes < frame.register(op.end))
+
+
+@execute.register
+def _(op: cpu.ReduceOp, frame: Frame) -> None:
+    combiner = combination(op.combiner.data, (op.result.type,))
+    frame.set(op.result, combiner.across_lanes([frame.register(op.input)])[0])
+
+
+@execute.register
+def _(op: cpu.ExtractOp, frame: Frame) -> None:
+    frame.set(op.result, frame.register(op.input)[..., op.lane.value.data])
