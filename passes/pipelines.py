@@ -1,0 +1,63 @@
+"""The pipelines, as text, and how text becomes passes.
+
+A driver runs nothing that is not here: `tilewright-opt -p '...'` with the text of a pipeline does the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from xdsl.passes import ModulePass
+from xdsl.utils.arg_spec import parse_pipeline
+
+from tilewright.passes import PASSES
+
+_GRAPH = (
+    "convert-aten-to-loop",  # whatever has no lowering stays a call of ATen
+    "loop-fold-views",  # before fusion: a view between two nests would hide that one reads the other
+    "loop-simplify-index",  # composed maps are long; fusion compares simple ones
+    "canonicalize",  # equal loads and dead nests go, so that fusion counts what is really there
+    "loop-fuse",
+    "loop-simplify-index",  # fusion substitutes indices
+    "canonicalize",  # and leaves values computed twice
+)
+"""Level 0 to fused loops on tensors; the same for all targets."""
+
+_BUFFERS = (
+    "bufferize",
+    "buffer-reuse",  # before outlining: whether a buffer may be overwritten is seen in the loops that read it
+    "outline-kernels",
+    "loop-simplify-index",  # strides have entered the addresses
+    "loop-collapse",
+    "canonicalize",
+    "merge-kernels",  # before anything expensive happens to a kernel
+)
+"""Loops on tensors to a host program with kernels."""
+
+
+def _cpu(lanes: int) -> tuple[str, ...]:
+    """Kernels to structured CPU operations, for registers of `lanes` times 32 bits."""
+    return (
+        "loop-tile",
+        f"vectorize{{lanes={lanes}}}",
+        "convert-loop-to-cpu",
+    )
+
+
+PIPELINES: dict[str, str] = {
+    "graph": ",".join(_GRAPH),
+    "buffers": ",".join(_BUFFERS),
+    **{f"cpu-{32 * lanes}": ",".join((*_GRAPH, *_BUFFERS, *_cpu(lanes))) for lanes in (4, 8, 16)},
+}
+"""`graph` and `buffers` are parts; `cpu-<bits>` goes from a graph to code for vector registers of that many bits."""
+
+
+def load_passes(pipeline: str) -> list[ModulePass]:
+    """Return the passes of a pipeline's text. Raises `ValueError` for a pass that does not exist or an option it lacks."""
+    passes: list[ModulePass] = []
+    for spec in parse_pipeline(pipeline):
+        if spec.name not in PASSES:
+            raise ValueError(f"there is no pass `{spec.name}`")
+        module, _, name = PASSES[spec.name].partition(":")
+        passes.append(getattr(importlib.import_module(module), name).from_spec(spec))
+    return passes
