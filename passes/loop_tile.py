@@ -1,0 +1,210 @@
+"""Split the loops of kernels into tiles: units of work for threads, squares for transposes, blocks for long sums.
+
+The loops of a nest come to run over tiles, and the points of a tile are loops inside. What a tile is depends on the accesses, by the
+cost model that `vectorize` uses too: elements side by side make a long tile, elements that lie side by side along different loops
+in different accesses (a transpose) make a rectangle whose cache lines are used whole, and a reduction over columns makes a tile of
+columns. A nest over rows keeps its rows whole. A long floating point sum is taken block by block, so that its rounding error
+grows with the length of a block rather than of the sum.
+
+Before:
+```
+loop.kernel @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0] {
+  loop.nest (%i : n0) {
+    %v = loop.load %x[%i] : memref<?xf32, #sym.layout<[n0], [1]>> -> f32
+    loop.store %v, %y[%i] : f32, memref<?xf32, #sym.layout<[n0], [1]>>
+  }
+}
+```
+After:
+```
+loop.kernel @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0] {
+  loop.nest (%b = 0 to n0 step 4096) {
+    loop.for (%i = %b to min(%b + 4096, n0)) {
+      %v = loop.load %x[%i] : memref<?xf32, #sym.layout<[n0], [1]>> -> f32
+      loop.store %v, %y[%i] : f32, memref<?xf32, #sym.layout<[n0], [1]>>
+    }
+  }
+}
+```
+A reduction marked `ordered` keeps its order, so it is not cut into blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import AnyFloat, IndexType, ModuleOp
+from xdsl.ir import Block, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from tilewright.dialects.loop import ForOp, KernelOp, LoadOp, Loop, LoopDim, NestOp, ReduceOp, StoreOp, YieldOp
+from tilewright.dialects.sym_expr import Expr, Min, integer
+from tilewright.passes.lowering_cpu.cost import Choice, CostModel, access_kind
+from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
+from tilewright.passes.lowering_cpu.legality import dependents, is_leaf, slot_groups
+from tilewright.passes.lowering_cpu.rebuild import set_loops
+
+
+def _accesses(loop: Loop) -> list[LoadOp | StoreOp]:
+    return [op for op in loop.walk() if isinstance(op, (LoadOp, StoreOp))]
+
+
+def _transposed(space: IndexSpace, nest: NestOp, lane: int) -> int | None:
+    """Return the loop of `nest`, other than `lane`, along which most accesses are contiguous that are not along `lane`."""
+    found, index = dependents(nest, lane), space.expr(nest.indices[lane])
+    votes = [0] * len(nest.loops.dims)
+    for op in _accesses(nest):
+        if access_kind(space, op, found, index) is None:
+            (expr,) = space.access(op.access, op.indices)
+            for i, other in enumerate(nest.indices):
+                votes[i] += i != lane and stride(expr, space.expr(other)) == 1
+    most = max(votes)
+    return votes.index(most) if most else None
+
+
+def _tile_end(start: Expr, size: int, upper: Expr) -> Expr:
+    """Return where the tile of `size` that begins at `start` ends."""
+    whole = upper.is_Integer and upper % size == 0
+    return start + size if whole else Min(start + size, upper)
+
+
+def _tile(nest: NestOp, sizes: Sequence[tuple[int, int]]) -> None:
+    """Move the loops of `nest` given by position into a loop inside it, in that order, in tiles of the sizes given with them."""
+    space = IndexSpace()
+    dims = space.loops(nest)
+    inner = ForOp.get(space.bounds_over_operands(dims[i] for i, _ in sizes))
+    for (i, _), index in zip(sizes, inner.indices, strict=True):
+        index.name_hint = nest.indices[i].name_hint
+        nest.indices[i].replace_all_uses_with(index)
+    for op in list(nest.block.ops):
+        op.detach()
+        inner.block.add_op(op)
+    outer: list[LoopDim] = [d for i, d in enumerate(dims) if i not in dict(sizes)]
+    for i, _ in sorted(sizes, reverse=True):
+        nest.block.erase_arg(nest.block.args[i])
+    points: list[LoopDim] = []
+    for i, size in sizes:
+        extent = dims[i].upper
+        if extent.is_Integer and extent <= size:
+            points.append(dims[i])
+            continue
+        start = nest.block.insert_arg(IndexType(), len(outer))
+        outer.append(LoopDim(integer(0), extent, size))
+        begin = space.declare(start)
+        points.append(LoopDim(begin, _tile_end(begin, size, extent)))
+    set_loops(nest, space.bounds_over_operands(outer))
+    set_loops(inner, space.bounds_over_operands(points))
+    nest.block.add_op(inner)
+
+
+def _rounds(op: ReduceOp) -> bool:
+    """Whether the result of a reduction depends on the order by rounding."""
+    kinds = [r.type for r in op.results_]
+    return any(
+        name in ("sum", "prod", "welford") and isinstance(kinds[slots][0], AnyFloat) for name, slots in slot_groups(op)
+    )
+
+
+def _split_reduce(space: IndexSpace, op: ReduceOp, position: int, size: int) -> None:
+    """Reduce first within blocks of `size` along one loop, then the blocks and the other loops."""
+    dims = space.loops(op)
+    kinds = [r.type for r in op.results_]
+    start = LoopDim(dims[position].lower, dims[position].upper, size)
+    outer_dims = [*(d for i, d in enumerate(dims) if i != position), start]
+    outer = ReduceOp.get(op.names, space.bounds_over_operands(outer_dims), kinds, init=op.init)
+    begin = space.declare(outer.indices[-1])
+    block = LoopDim(begin, _tile_end(begin, size, dims[position].upper))
+    inner = ReduceOp.get(op.names, space.bounds_over_operands([block]), kinds)
+    outer.attributes = dict(op.attributes)
+    Rewriter.insert_op(outer, InsertPoint.before(op))
+    moved = [*outer.indices[:-1]]
+    moved.insert(position, inner.indices[0])
+    _move_body(op, moved, inner.block)
+    outer.block.add_ops([inner, YieldOp.get(*inner.results)])
+    for old, new, part in zip(op.results, outer.results, inner.results, strict=True):
+        new.name_hint = part.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    Rewriter.erase_op(op)
+
+
+def _move_body(op: Loop, indices: Sequence[SSAValue], to: Block) -> None:
+    for old, new in zip(op.indices, indices, strict=True):
+        new.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    for inner in list(op.block.ops):
+        inner.detach()
+        to.add_op(inner)
+
+
+@dataclass(frozen=True)
+class LoopTilePass(ModulePass):
+    """Split parallel loops into tiles, units of work for threads, and long sums into blocks."""
+
+    name = "loop-tile"
+
+    size: int = 4096
+    """The elements of a tile whose accesses are all contiguous."""
+
+    transposed: int = 64
+    """The length of a rectangular tile along the loop that does not become the lanes."""
+
+    block: int = 512
+    """The elements that are added up one after the other before a new partial sum begins."""
+
+    lanes: int = 16
+    """The f32 that fill a vector register, as in `vectorize`."""
+
+    unroll: int = 4
+    """How many registers a value of a cheap loop may take, as in `vectorize`."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for kernel in op.walk():
+            if isinstance(kernel, KernelOp):
+                for nest in [o for o in kernel.block.ops if isinstance(o, NestOp)]:
+                    self._tile_nest(nest)
+
+    def _tile_nest(self, nest: NestOp) -> None:
+        if nest.lanes is not None or any(d.step != 1 or d.lower != 0 for d in nest.loops.dims):
+            return
+        space = IndexSpace()
+        choices = CostModel(space, self.lanes, self.unroll).best(nest).choices
+        for op in [o for o in nest.walk() if isinstance(o, ReduceOp)]:
+            self._block(space, op, choices)
+        on_nest = next((c for c in choices if c.loop is nest), None)
+        leaf = is_leaf(nest)
+        if on_nest is None and leaf and nest.loops.dims:
+            _tile(nest, [(len(nest.loops.dims) - 1, self.size)])
+        elif on_nest is not None:
+            _tile(nest, self._sizes(space, nest, on_nest, leaf))
+
+    def _sizes(self, space: IndexSpace, nest: NestOp, choice: Choice, leaf: bool) -> list[tuple[int, int]]:
+        """Return the loops of `nest` to tile, innermost last, with the sizes of their tiles."""
+        if not leaf:
+            return [(choice.position, choice.lanes)]
+        across = _transposed(space, nest, choice.position)
+        if across is None:
+            return [(choice.position, self.size)]
+        return [(across, self.transposed), (choice.position, choice.lanes)]
+
+    def _block(self, space: IndexSpace, op: ReduceOp, choices: Sequence[Choice]) -> None:
+        """Cut a long sum into blocks."""
+        dims = space.loops(op)
+        if op.ordered is not None or op.lanes is not None or not _rounds(op) or not is_leaf(op):
+            return
+        if any(d.step != 1 for d in dims):
+            return
+        choice = next((c for c in choices if c.loop is op), None)
+        position = len(dims) - 1 if choice is None else choice.position
+        size = self.block * (1 if choice is None else choice.lanes)
+        extents = [space.simplify(d.upper - d.lower) for d in dims]
+        total = 1
+        for extent in extents:
+            total = total * extent
+        if total.is_Integer and total <= size:
+            return
+        _split_reduce(space, op, position, size)
+
+

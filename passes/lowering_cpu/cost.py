@@ -1,0 +1,254 @@
+"""A model of what loops cost on a CPU core, in cycles, and the choice of the loops that become lanes.
+
+The figures are rough ones for a core with 512-bit vectors; only their proportions matter. A size that is not known is taken as
+`UNKNOWN_TRIPS`. Reading the costs: for each loop nest the model compares running it element by element, giving lanes to one of
+its own loops, and giving lanes to loops further inside, and takes the cheapest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import IndexType, IntegerType, VectorType
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.traits import ConstantLike
+
+from tilewright.dialects.combiners import COMBINERS, element_type
+from tilewright.dialects.loop import ApplyOp, IntrinsicOp, LoadOp, Loop, LoopDim, ReduceOp, StoreOp, YieldOp
+from tilewright.dialects.sym_expr import Expr, Min, Symbol
+from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
+from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, slot_groups, why_not
+
+UNKNOWN_TRIPS = 128
+"""How many iterations a loop with a symbolic extent is taken to have."""
+
+LANES = 16
+"""The lanes that costs of vector operations are given for: as many f32 as a register of 512 bits holds."""
+
+_CHEAP_MATH = frozenset(
+    {"math.absf", "math.absi", "math.ceil", "math.copysign", "math.floor", "math.fma", "math.round", "math.roundeven", "math.trunc"}
+)
+_SLOW_ARITH = frozenset({"arith.divf", "math.sqrt", "math.rsqrt"})
+_DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi", "arith.ceildivsi"})
+_CHEAP_INTRINSICS = frozenset({"isfinite", "isinf", "isnan", "sign", "signbit"})
+_LOOP_OVERHEAD = 1.0
+
+
+def is_heavy(op: Operation) -> bool:
+    """Whether `op` is a call of an elementary function or an integer division, which takes tens of cycles."""
+    if isinstance(op, IntrinsicOp):
+        return op.function.data not in _CHEAP_INTRINSICS
+    if op.name in _DIVISIONS:
+        return True
+    return op.name.startswith("math.") and op.name not in _CHEAP_MATH and op.name not in _SLOW_ARITH
+
+
+def _scalar_cost(op: Operation) -> float:
+    """Return what one element of `op` costs."""
+    if isinstance(op, (ApplyOp, YieldOp)) or op.has_trait(ConstantLike):
+        return 0.0
+    if is_heavy(op):
+        return 15.0
+    if op.name in _SLOW_ARITH:
+        return 3.0
+    return 1.0 if isinstance(op, StoreOp) else 0.5
+
+
+def _vector_cost(op: Operation) -> float:
+    """Return what `LANES` elements of `op` cost, other than a load or store."""
+    if isinstance(op, (ApplyOp, YieldOp)) or op.has_trait(ConstantLike):
+        return 0.0
+    if is_heavy(op):
+        return 20.0
+    return 10.0 if op.name in _SLOW_ARITH else 0.5
+
+
+def _width(kind: Attribute) -> int:
+    """Return the bytes of an element in a register."""
+    element = element_type(kind)
+    if isinstance(element, IndexType):
+        return 8
+    if isinstance(element, IntegerType):
+        return max(1, element.width.data // 8)
+    return max(1, getattr(element, "bitwidth", 32) // 8)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A loop that is to run `lanes` iterations at a time."""
+
+    loop: Loop
+    position: int
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What running a loop costs, with the loops inside it (or itself) that take lanes."""
+
+    cycles: float
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Costs of the loops of one kernel; `lanes` f32 fill a vector register."""
+
+    space: IndexSpace
+    lanes: int = LANES
+    unroll: int = 4
+    """By how much cheap loops may exceed one register per value."""
+    _plans: dict[Loop, Plan] = field(default_factory=dict[Loop, "Plan"])
+
+    def trips(self, this: LoopDim) -> int:
+        """Return how many iterations a loop has, or is taken to have. The bounds are over the space."""
+        extent = self.space.simplify(this.upper - this.lower)
+        return max(1, -(-_estimate(extent) // this.step))
+
+    def all_trips(self, loop: Loop) -> int:
+        """Return the number of iterations of all loops of `loop` together."""
+        count = 1
+        for this in self.space.loops(loop):
+            count *= self.trips(this)
+        return count
+
+    def best(self, loop: Loop) -> Plan:
+        """Return the cheapest way to run `loop` once."""
+        plan = self._plans.get(loop)
+        if plan is None:
+            plans = [self._element_by_element(loop), *(self._widened(loop, i) for i in range(len(loop.loops.dims)))]
+            plan = self._plans[loop] = min((p for p in plans if p is not None), key=lambda p: p.cycles)
+        return plan
+
+    def _element_by_element(self, loop: Loop) -> Plan:
+        """Return the plan that gives no lanes to the loops of `loop` itself."""
+        cycles, choices = _LOOP_OVERHEAD, list[Choice]()
+        for op in loop.block.ops:
+            if isinstance(op, Loop):
+                inner = self.best(op)
+                cycles += inner.cycles
+                choices += inner.choices
+            else:
+                cycles += self.cost_as_typed(op)
+        return Plan(cycles * self.all_trips(loop), tuple(choices))
+
+    def _widened(self, loop: Loop, position: int) -> Plan | None:
+        found = dependents(loop, position)
+        if why_not(loop, position, found) is not None:
+            return None
+        dims = self.space.loops(loop)
+        index = self.space.expr(loop.indices[position])
+        lanes = self._lane_count(loop, dims[position], found, index)
+        if lanes is None:
+            return None
+        trips = -(-self.trips(dims[position]) // lanes)
+        for i, d in enumerate(dims):
+            trips *= 1 if i == position else self.trips(d)
+        cycles = trips * (_LOOP_OVERHEAD + self._block_cost(loop.block, found, index, lanes))
+        if isinstance(loop, ReduceOp):
+            cycles += sum(8.0 if COMBINERS[n].arity == 1 else 4.0 * lanes for n in loop.names)
+        return Plan(cycles, (Choice(loop, position, lanes),))
+
+    def _block_cost(self, block: Block, found: AbstractSet[SSAValue], index: Symbol, lanes: int) -> float:
+        total = 0.0
+        for op in block.ops:
+            if isinstance(op, Loop):
+                inner = _LOOP_OVERHEAD + self._block_cost(op.block, found, index, lanes)
+                total += self.all_trips(op) * inner
+            elif not any(v in found for v in (*op.operands, *op.results)):
+                total += _scalar_cost(op)
+            elif isinstance(op, (LoadOp, StoreOp)):
+                total += self._access_cost(op, found, index, lanes)
+            else:
+                total += _vector_cost(op) * self._registers(op, lanes)
+        return total
+
+    def _registers(self, op: Operation, lanes: int) -> float:
+        """Return by how much `op` on `lanes` elements exceeds one of f32 on `LANES`."""
+        width = max((_width(v.type) for v in (*op.operands, *op.results)), default=4)
+        return max(1.0, lanes * width / (4 * LANES))
+
+    def _access_cost(self, op: LoadOp | StoreOp, found: AbstractSet[SSAValue], index: Symbol, lanes: int) -> float:
+        """Return what an access of `lanes` elements costs."""
+        kind = access_kind(self.space, op, found, index)
+        if kind == 0:
+            return 0.5
+        if kind == 1:
+            return (1.5 if isinstance(op, StoreOp) else 1.0) * self._registers(op, lanes)
+        return (3.0 if isinstance(op, StoreOp) else 2.0) * lanes
+
+    def cost_as_typed(self, op: Operation) -> float:
+        """Return what `op` costs with the types that it has."""
+        if isinstance(op, Loop):
+            return self.all_trips(op) * self.cost_of_body(op.block)
+        vector = next((v.type for v in (*op.results, *op.operands) if isinstance(v.type, VectorType)), None)
+        if vector is None:
+            return _scalar_cost(op)
+        lanes = vector.get_shape()[0]
+        if isinstance(op, (LoadOp, StoreOp)):
+            return 1.5 * self._registers(op, lanes)
+        return _vector_cost(op) * self._registers(op, lanes)
+
+    def cost_of_body(self, block: Block) -> float:
+        """Return what one iteration of a loop costs with the types that it has."""
+        return _LOOP_OVERHEAD + sum(self.cost_as_typed(op) for op in block.ops)
+
+    def _is_gather(self, op: Operation, found: AbstractSet[SSAValue], index: Symbol) -> bool:
+        return isinstance(op, (LoadOp, StoreOp)) and access_kind(self.space, op, found, index) is None
+
+    def _lane_count(self, loop: Loop, this: LoopDim, found: AbstractSet[SSAValue], index: Symbol) -> int | None:
+        """Return how many lanes suit a loop, None if it is too short for any."""
+        inside = [op for op in loop.block.walk() if any(v in found for v in (*op.operands, *op.results))]
+        results = [v.type for op in inside for v in op.results if v in found]
+        width = max((_width(t) for t in results if not _is_index_or_bool(t)), default=4)
+        register = min(max(self.lanes * 4 // width, self.lanes // 2), 4 * self.lanes)
+        reductions = [op for op in (loop, *inside) if isinstance(op, ReduceOp)]
+        if any(COMBINERS[name].arity > 1 for op in reductions for name, _ in slot_groups(op)):
+            register, factor = self.lanes, 1
+        elif any(is_heavy(op) or self._is_gather(op, found, index) for op in inside):
+            factor = 1
+        else:
+            factor = self.unroll if len(inside) <= 8 else 2 if len(inside) <= 16 else 1
+        lanes = min(register * factor, 4 * self.lanes)
+        return _fit(lanes, register, self.space.simplify(this.upper - this.lower))
+
+
+def _fit(lanes: int, smallest: int, extent: Expr) -> int | None:
+    """Reduce `lanes` to what a loop over `extent` elements has use for."""
+    if not extent.is_Integer:
+        return lanes
+    extent = int(extent)
+    if extent < MIN_LANES:
+        return None
+    while lanes // 2 >= extent:
+        lanes //= 2
+    while lanes > smallest and extent % lanes and extent < 4 * lanes:
+        lanes //= 2
+    return lanes
+
+
+def _is_index_or_bool(kind: Attribute) -> bool:
+    element = element_type(kind)
+    return isinstance(element, IndexType) or (isinstance(element, IntegerType) and element.width.data == 1)
+
+
+def _estimate(extent: Expr) -> int:
+    if extent.is_Integer:
+        return int(extent)
+    if isinstance(extent, Min):
+        return min((int(a) for a in extent.args if a.is_Integer), default=UNKNOWN_TRIPS)
+    return UNKNOWN_TRIPS
+
+
+def access_kind(space: IndexSpace, op: LoadOp | StoreOp, found: AbstractSet[SSAValue], index: Symbol) -> int | None:
+    """Return how the address of an access moves from lane to lane: 0 not at all, 1 to the next element, None otherwise."""
+    moving = [v for v in op.indices if v in found]
+    if not moving:
+        return 0
+    (expr,) = space.access(op.access, op.indices)
+    by = stride(expr, index)
+    others = (space.value(s) for s in expr.free_symbols if s != index)
+    if by is None or any(v in found for v in others if v is not None):
+        return None
+    return int(by) if by in (0, 1) else None

@@ -1,0 +1,170 @@
+"""The index expressions of a kernel over one set of symbols, so that those of different operations can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import sympy
+from xdsl.ir import Block, BlockArgument, SSAValue
+
+from tilewright.dialects.loop import ApplyOp, Bounds, Loop, LoopDim
+from tilewright.dialects.sym import MapAttr
+from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol, bounds, dim, simplify
+
+
+@lru_cache(maxsize=None)
+def _placeholder(number: int) -> Symbol:
+    # Not a name that the parser accepts, so no size of a kernel is called this.
+    return sympy.Symbol(f"%{number}", integer=True)
+
+
+class IndexSpace:
+    """A symbol for each index value of a kernel, and the range of each as far as the loops tell.
+
+    The result of a `loop.apply` has no symbol: it is the expression that it computes.
+    """
+
+    def __init__(self) -> None:
+        self._exprs: dict[SSAValue, Expr] = {}
+        self._values: dict[Symbol, SSAValue] = {}
+        self.ranges: dict[Symbol, tuple[Expr | None, Expr | None]] = {}
+
+    def expr(self, value: SSAValue) -> Expr:
+        """Return what `value` is: a symbol of its own, or for the result of a `loop.apply` an expression of others."""
+        known = self._exprs.get(value)
+        if known is not None:
+            return known
+        if not isinstance(value.owner, ApplyOp):
+            return self.declare(value, *self._range(value))
+        found = self.over_operands(value.owner.expr, value.owner.indices)
+        self._exprs[value] = found
+        return found
+
+    def declare(self, value: SSAValue, lower: Expr | None = None, upper: Expr | None = None) -> Symbol:
+        """Return a new symbol for `value`, with inclusive bounds as far as they are known."""
+        found = _placeholder(len(self._values))
+        self._exprs[value] = found
+        self._values[found] = value
+        self.ranges[found] = (lower, upper)
+        return found
+
+    def value(self, symbol: Symbol) -> SSAValue | None:
+        """Return the index value that `symbol` stands for, None for the symbol of a size."""
+        return self._values.get(symbol)
+
+    def over_operands(self, expr: Expr, operands: Sequence[SSAValue]) -> Expr:
+        """Return `expr`, in which `d<i>` stands for `operands[i]`, over this space."""
+        if not operands:
+            return expr
+        return expr.xreplace({dim(i): self.expr(o) for i, o in enumerate(operands)})
+
+    def access(self, access: MapAttr, operands: Sequence[SSAValue]) -> tuple[Expr, ...]:
+        """Return the expressions of an access over this space."""
+        return tuple(self.over_operands(e, operands) for e in access.exprs)
+
+    def to_operands(self, exprs: Iterable[Expr]) -> tuple[tuple[Expr, ...], list[SSAValue]]:
+        """Return `exprs` over dims `d0`, `d1`, .. and the values that the dims stand for: the inverse of `access`."""
+        exprs = tuple(exprs)
+        used = sorted({s for e in exprs for s in e.free_symbols if s in self._values}, key=lambda s: int(s.name[1:]))
+        order = {s: dim(i) for i, s in enumerate(used)}
+        return tuple(e.xreplace(order) for e in exprs), [self._values[s] for s in used]
+
+    def loops(self, op: Loop) -> list[LoopDim]:
+        """Return the loops of `op` with their bounds over this space."""
+        loops = op.loops
+        return [
+            LoopDim(*(self.over_operands(e, loops.operands) for e in (d.lower, d.upper)), d.step, d.lanes)
+            for d in loops.dims
+        ]
+
+    def bounds_over_operands(self, dims: Iterable[LoopDim]) -> Bounds:
+        """Return loops given over this space as an operation holds them: the inverse of `loops`."""
+        dims = tuple(dims)
+        exprs, operands = self.to_operands(e for d in dims for e in (d.lower, d.upper))
+        pairs = zip(exprs[::2], exprs[1::2], dims, strict=True)
+        return Bounds(tuple(LoopDim(low, high, d.step, d.lanes) for low, high, d in pairs), tuple(operands))
+
+    def simplify(self, expr: Expr) -> Expr:
+        """Return an equal expression, using the ranges of the loops."""
+        return simplify(expr, self.ranges)
+
+    def bounds(self, expr: Expr) -> tuple[Expr | None, Expr | None]:
+        """Return inclusive bounds of `expr`; None where there is none."""
+        return bounds(expr, self.ranges)
+
+    def _range(self, value: SSAValue) -> tuple[Expr | None, Expr | None]:
+        if not isinstance(value, BlockArgument):
+            return None, None
+        loop = value.block.parent_op()
+        if not isinstance(loop, Loop):
+            return None, None
+        loops = loop.loops
+        this = loops.dims[value.index]
+        lower = self.bounds(self.over_operands(this.lower, loops.operands))[0]
+        upper = self.bounds(self.over_operands(this.upper, loops.operands))[1]
+        # The last vector of a masked loop reaches beyond the bound.
+        beyond = this.step - 2 if this.lanes and loop.masked is not None else -1
+        return lower, None if upper is None else upper + beyond
+
+    def is_multiple(self, expr: Expr, of: int) -> bool:
+        """Whether `expr` is a multiple of `of` by its coefficients and by the steps of the loops."""
+        return all(self._is_multiple_term(t, of) for t in sympy.Add.make_args(expr))
+
+    def _is_multiple_term(self, term: Expr, of: int) -> bool:
+        coefficient, rest = term.as_coeff_Mul()
+        if coefficient % of == 0:
+            return True
+        value = self._values.get(rest) if isinstance(rest, sympy.Symbol) else None
+        if not isinstance(value, BlockArgument):
+            return False
+        loop = value.block.parent_op()
+        if not isinstance(loop, Loop):
+            return False
+        loops = loop.loops
+        this = loops.dims[value.index]
+        return this.step % of == 0 and self.is_multiple(self.over_operands(this.lower, loops.operands), of)
+
+    def round_down(self, expr: Expr, lower: Expr, step: int) -> Expr:
+        """Return the largest `lower + k * step` that is at most `expr`, where `expr >= lower`."""
+        if not self.is_multiple(lower, step):
+            return self.simplify(expr - Mod(expr - lower, step))
+        return self._round_down(expr, step)
+
+    def _round_down(self, expr: Expr, step: int) -> Expr:
+        if self.is_multiple(expr, step):
+            return expr
+        if isinstance(expr, (Min, Max)):
+            return expr.func(*(self._round_down(a, step) for a in expr.args))
+        return expr - Mod(expr, step)
+
+
+def stride(expr: Expr, symbol: Symbol) -> Expr | None:
+    """Return `c` where `expr` is `c * symbol` plus terms without `symbol`; None where it has no such form."""
+    if symbol not in expr.free_symbols:
+        return sympy.Integer(0)
+    total: Expr = sympy.Integer(0)
+    for term in sympy.Add.make_args(sympy.expand_mul(expr)):
+        if symbol not in term.free_symbols:
+            continue
+        factors = sympy.Mul.make_args(term)
+        rest = [f for f in factors if f != symbol]
+        if len(rest) != len(factors) - 1 or any(symbol in f.free_symbols for f in rest):
+            return None
+        total = total + sympy.Mul(*rest)
+    return total
+
+
+def divisions(expr: Expr) -> list[Expr]:
+    """Return the floor divisions and modulos in `expr`, in an order that does not depend on hashes."""
+    found: list[Expr] = []
+    for part in sympy.preorder_traversal(expr):
+        if isinstance(part, (FloorDiv, Mod)) and part not in found:
+            found.append(part)
+    return found
+
+
+def parent_loop(block: Block | None) -> Loop | None:
+    """Return the loop whose body `block` is."""
+    owner = None if block is None else block.parent_op()
+    return owner if isinstance(owner, Loop) else None
