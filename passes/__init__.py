@@ -1,6 +1,8 @@
 """The passes, one file each, and the registry that maps a pass name to its class."""
 
 PASSES: dict[str, str] = {
+    "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
+    "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
     "buffer-reuse": "tilewright.passes.buffer_reuse:BufferReusePass",
     "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
     "bufferize": "tilewright.passes.bufferize:BufferizePass",

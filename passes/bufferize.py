@@ -66,10 +66,10 @@ from tilewright.passes.analysis.layouts import (
     memref_type,
     same_places,
     span,
-    symbol_ranges,
     view_layout,
 )
 from tilewright.passes.analysis.lifetimes import handle_ends
+from tilewright.passes.analysis.ranges import symbol_ranges
 
 
 OpT = TypeVar("OpT", bound=Operation)

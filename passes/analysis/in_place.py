@@ -14,7 +14,9 @@ from xdsl.ir import Block, SSAValue
 from tilewright.dialects import loop
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.loop_nest import Loop
-from tilewright.dialects.sym_expr import Expr, Symbol, dim, simplify, symbol
+from tilewright.dialects.sym import MapAttr
+from tilewright.dialects.sym_expr import simplify
+from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.layouts import address
 
 
@@ -65,13 +67,13 @@ def _in_order(load: Access, store: Access) -> bool:
     loops = [index for owner, _ in store.path for index in owner.indices]
     if not set(store.op.indices) <= set(loops):
         return False
-    names: dict[SSAValue, Symbol] = {}
-    common = {_name(index, names) for outer in shared for index in outer.indices}
-    written, read = _indices(store, names), _indices(load, names)
+    names = IndexNames()
+    common = {names.symbol(index) for outer in shared for index in outer.indices}
+    written, read = names.exprs(*_map(store)), names.exprs(*_map(load))
     if layout_of(load.buffer.type) != layout_of(store.buffer.type):
-        written = [simplify(address(layout_of(store.buffer.type), written), {})]
-        read = [simplify(address(layout_of(load.buffer.type), read), {})]
-    private = {_name(index, names) for index in loops} - common
+        written = (simplify(address(layout_of(store.buffer.type), written), {}),)
+        read = (simplify(address(layout_of(load.buffer.type), read), {}),)
+    private = {names.symbol(index) for index in loops} - common
     for mine, theirs in zip(read, written, strict=True):
         used = theirs.free_symbols
         if used & common and (used & private or mine != theirs):
@@ -90,11 +92,5 @@ def _shared_loops(load: Access, store: Access) -> list[Loop] | None:
     raise AssertionError("one operation is both a load and a store")
 
 
-def _name(value: SSAValue, names: dict[SSAValue, Symbol]) -> Symbol:
-    """Return a symbol that no size has, the same for the same value."""
-    return names.setdefault(value, symbol(f"%{len(names)}"))
-
-
-def _indices(access: Access, names: dict[SSAValue, Symbol]) -> list[Expr]:
-    replacement = {dim(i): _name(value, names) for i, value in enumerate(access.op.indices)}
-    return [e.xreplace(replacement) for e in access.op.access.exprs]
+def _map(access: Access) -> tuple[MapAttr, Sequence[SSAValue]]:
+    return access.op.access, access.op.indices

@@ -37,12 +37,6 @@ def symbol_facts(function: func.FuncOp) -> dict[Symbol, SymbolAttr]:
     return {symbol(name): fact for name, fact in symbols.data.items() if isinstance(fact, SymbolAttr)}
 
 
-def symbol_ranges(function: func.FuncOp) -> dict[Symbol, tuple[Expr, Expr]]:
-    """Return the inclusive bounds of each symbol of a function."""
-    facts = symbol_facts(function)
-    return {name: (integer(f.data.lower), integer(f.data.upper)) for name, f in facts.items()}
-
-
 def memref_type(element: Attribute, layout: LayoutAttr) -> MemRefType[Attribute]:
     """Return the type of a buffer of `element`s in `layout`."""
     return MemRefType(element, [int(s) if s.is_Integer else DYNAMIC_INDEX for s in layout.sizes], layout)
