@@ -441,7 +441,7 @@ _RETYPE_DECLARATIONS = (
 )
 
 _RETYPE = """
-define internal i32 @retype(ptr %root, i64 %element, i64 %bytes, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %new) {
+define internal i32 @retype(ptr %root, i64 %element, i64 %bytes, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %r) {
   %place = alloca i64
   %start = alloca ptr
   %s0 = call i32 @aoti_torch_get_storage_offset(ptr %root, ptr %place)
@@ -451,7 +451,7 @@ define internal i32 @retype(ptr %root, i64 %element, i64 %bytes, i32 %dtype, i64
   %begin = load ptr, ptr %start
   %before = mul i64 %offset, %element
   %at = add i64 %before, %bytes
-  %s2 = call i32 @aoti_torch__alloc_from_pool(ptr %begin, i64 %at, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %new)
+  %s2 = call i32 @aoti_torch__alloc_from_pool(ptr %begin, i64 %at, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %r)
   %s3 = call i32 @aoti_torch_delete_tensor_object(ptr %begin)
   ret i32 %s2
 }

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tilewright.backends.host.abi import capabilities, native_target, python_symbol, torch_symbol
+from tilewright.backends.host.abi import capabilities, native_target, python_symbol, torch_function, torch_symbol
 from tilewright.backends.host.frame import Frame
-from tilewright.backends.host.torch_internals import handle_capsule_to_tensor, tensor_to_handle_capsule
+from tilewright.backends.host.torch_internals import handle_capsules_to_tensors, tensor_to_handle_capsule
 from tilewright.backends.llvm.jit import CompileOptions, Library, compile_library
 
 
@@ -26,7 +26,7 @@ class _Description(ctypes.Structure):
         ("run", ctypes.c_void_p),
         ("callback", ctypes.c_void_p),
         ("to_handle", ctypes.py_object),
-        ("from_handle", ctypes.py_object),
+        ("from_handles", ctypes.py_object),
         ("num_inputs", ctypes.c_int64),
         ("input_is_tensor", ctypes.c_void_p),
         ("constants", ctypes.c_void_p),
@@ -73,12 +73,12 @@ def new_handle(tensor: Tensor) -> int:
 
 def take_tensor(handle: int) -> Tensor:
     """Return the tensor of a handle and give up the handle."""
-    return handle_capsule_to_tensor(_capsule_new(handle, None, None))
+    return handle_capsules_to_tensors([_capsule_new(handle, None, None)])[0]
 
 
 def delete_handle(handle: int) -> None:
     """Give up a handle."""
-    take_tensor(handle)
+    torch_function("aoti_torch_delete_tensor_object")(ctypes.c_void_p(handle))
 
 
 class Entry:
@@ -107,7 +107,7 @@ class Entry:
             run,
             callback,
             tensor_to_handle_capsule,
-            handle_capsule_to_tensor,
+            handle_capsules_to_tensors,
             len(input_is_tensor),
             ctypes.addressof(self._inputs),
             ctypes.addressof(self._constants),
@@ -149,6 +149,7 @@ declare i64 @PyList_Size(ptr)
 declare ptr @PyList_GetItem(ptr, i64)
 declare ptr @PyList_New(i64)
 declare i32 @PyList_SetItem(ptr, i64, ptr)
+declare i32 @PyList_Insert(ptr, i64, ptr)
 declare i32 @PyList_SetSlice(ptr, i64, i64, ptr)
 declare i64 @PyLong_AsLongLong(ptr)
 declare ptr @PyLong_FromLongLong(i64)
@@ -299,46 +300,53 @@ bad:
 define internal ptr @give_results(ptr %d, ptr %slots, ptr %scalars) {
 entry:
   %first.result = call i64 @number(ptr %d, i64 7)
-  %function = call ptr @field(ptr %d, i64 3)
-  %count = call i64 @number(ptr %d, i64 11)
-  %numbers = call ptr @field(ptr %d, i64 12)
-  %results = call ptr @PyList_New(i64 %count)
+  %first.constant = call i64 @number(ptr %d, i64 8)
+  %num.tensors = sub i64 %first.constant, %first.result
+  %handles = getelementptr ptr, ptr %slots, i64 %first.result
+  %capsules = call ptr @PyList_New(i64 %num.tensors)
   br label %head
 head:
-  %i = phi i64 [0, %entry], [%next, %store]
-  %slot = phi i64 [%first.result, %entry], [%slot.after, %store]
-  %more = icmp ult i64 %i, %count
-  br i1 %more, label %pick, label %done
-pick:
-  %next = add i64 %i, 1
-  %number.place = getelementptr i64, ptr %numbers, i64 %i
-  %number = load i64, ptr %number.place
-  %is.tensor = icmp slt i64 %number, 0
-  br i1 %is.tensor, label %tensor, label %integer
-tensor:
-  %place = getelementptr ptr, ptr %slots, i64 %slot
-  %slot.next = add i64 %slot, 1
+  %i = phi i64 [0, %entry], [%next, %body]
+  %more = icmp ult i64 %i, %num.tensors
+  br i1 %more, label %body, label %convert
+body:
+  %place = getelementptr ptr, ptr %handles, i64 %i
   %handle = load ptr, ptr %place
   %capsule = call ptr @PyCapsule_New(ptr %handle, ptr null, ptr null)
-  %object = call ptr @PyObject_CallOneArg(ptr %function, ptr %capsule)
-  call void @Py_DecRef(ptr %capsule)
-  %failed = icmp eq ptr %object, null
-  br i1 %failed, label %bad, label %store
+  %s0 = call i32 @PyList_SetItem(ptr %capsules, i64 %i, ptr %capsule)
+  %next = add i64 %i, 1
+  br label %head
+convert:
+  %function = call ptr @field(ptr %d, i64 3)
+  %tensors = call ptr @PyObject_CallOneArg(ptr %function, ptr %capsules)
+  call void @Py_DecRef(ptr %capsules)
+  %count = call i64 @number(ptr %d, i64 11)
+  %all = icmp eq i64 %num.tensors, %count
+  %failed = icmp eq ptr %tensors, null
+  %done = or i1 %all, %failed
+  br i1 %done, label %finish, label %insert.head
+finish:
+  ret ptr %tensors
+insert.head:
+  %j = phi i64 [0, %convert], [%j.next, %after]
+  %insert.more = icmp ult i64 %j, %count
+  br i1 %insert.more, label %pick, label %finish
+pick:
+  %j.next = add i64 %j, 1
+  %numbers = call ptr @field(ptr %d, i64 12)
+  %number.place = getelementptr i64, ptr %numbers, i64 %j
+  %number = load i64, ptr %number.place
+  %is.tensor = icmp slt i64 %number, 0
+  br i1 %is.tensor, label %after, label %integer
 integer:
   %scalar.place = getelementptr i64, ptr %scalars, i64 %number
   %value = load i64, ptr %scalar.place
-  %integer.object = call ptr @PyLong_FromLongLong(i64 %value)
-  br label %store
-store:
-  %item = phi ptr [%object, %tensor], [%integer.object, %integer]
-  %slot.after = phi i64 [%slot.next, %tensor], [%slot, %integer]
-  %s0 = call i32 @PyList_SetItem(ptr %results, i64 %i, ptr %item)
-  br label %head
-done:
-  ret ptr %results
-bad:
-  call void @Py_DecRef(ptr %results)
-  ret ptr null
+  %object = call ptr @PyLong_FromLongLong(i64 %value)
+  %s1 = call i32 @PyList_Insert(ptr %tensors, i64 %j, ptr %object)
+  call void @Py_DecRef(ptr %object)
+  br label %after
+after:
+  br label %insert.head
 }
 
 define ptr @call(ptr %self, ptr %inputs) {

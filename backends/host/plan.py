@@ -113,7 +113,7 @@ def _is_program(function: func.FuncOp) -> bool:
 
 
 def make_plan(function: func.FuncOp) -> HostPlan:
-    """Read a host program. Raises `VerifyException` if it does not end with a return or has an unknown kind of argument."""
+    """Read a host program. Raises `VerifyException` if it has no return at its end or an argument of unknown kind."""
     block = function.body.block
     *ops, terminator = block.ops
     if not isinstance(terminator, func.ReturnOp):

@@ -76,7 +76,7 @@ class Program:
         """The text that runs: LLVM IR or Python."""
 
     def __call__(self, inputs: Sequence[Argument]) -> list[Argument]:
-        """Return the outputs. Raises ValueError if an input is not as compiled for, and what eager raises where it fails."""
+        """Return the outputs. Raises ValueError for an input that is not as compiled for, and what eager raises."""
         return self.run_boxed(list(inputs))
 
 
@@ -91,7 +91,7 @@ def load_program(
 ) -> Program:
     """Load the one host program in `module`.
 
-    `kernels` has the code of each kernel that the program launches, by name: `void kernel(buffers.., i64 symbols..)` on
+    `kernels` has the code of each kernel that is launched, by name: `void kernel(buffers.., symbols..)` on
     the addresses of first elements. `constants` are the tensors for the last arguments. Without `check_inputs` the caller
     warrants that tensors are as the program's types say. `store` keeps compiled programs. Raises `VerifyException` if
     the program is malformed or lacks a kernel.

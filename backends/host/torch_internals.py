@@ -20,8 +20,13 @@ else:
 tensor_to_handle_capsule: Callable[[Tensor], object] = torch._C._aoti.unsafe_alloc_void_ptr_from_tensor
 """Returns a capsule of a new handle to a tensor; the capsule does not own it."""
 
-handle_capsule_to_tensor: Callable[[object], Tensor] = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
-"""Returns the tensor of the handle in a capsule and gives up the handle."""
+handle_capsules_to_tensors: Callable[[list[object]], list[Tensor]] = (
+    torch._C._aoti.alloc_tensors_by_stealing_from_void_ptrs
+)
+"""Returns the tensors of the handles in capsules and gives up the handles.
+
+(Its namesake for one tensor leaves the handle alone, whatever it says.)
+"""
 
 
 class Parameter(NamedTuple):
