@@ -1,8 +1,8 @@
 """Let buffers take over the memory of buffers that are dead.
 
 A nest's output takes over an input that nothing reads afterwards, where each element is read before it is overwritten
-(`in_place`). Any other allocation takes over an earlier one that has died and is as large (`share`). The order of the program
-stays as it is. (Inductor: memory planning and in-place buffers.)
+(`in_place`). Any other allocation takes over an earlier one that has died and is as large (`share`). The order of the
+program stays as it is. (Inductor: memory planning and in-place buffers.)
 
 Before:
 ```
@@ -45,8 +45,8 @@ func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>) -> memref<8xf32, #
 }
 ```
 
-Left alone: arguments, what calls return, buffers that are returned or have a view that is (the caller would keep all of the
-shared memory alive), and buffers that an unknown operator may have returned under another name.
+Left alone: arguments, what calls return, buffers that are returned or have a view that is (the caller would keep all of
+the shared memory alive), and buffers that an unknown operator may have returned under another name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class _Storage:
         return layout_of(self.root.type).device
 
     def pass_on(self, heir: _Storage, before: Operation) -> None:
-        """Let the allocation of `heir` take over this memory; where types differ, as a view made just before `before`."""
+        """Let the allocation of `heir` take over this memory: where types differ, as a view made before `before`."""
         alloc, block = heir.root.owner, before.parent
         assert isinstance(alloc, host.AllocOp)
         assert block is not None
@@ -136,13 +136,13 @@ def _reuse_in_place(ops: list[Operation], storages: dict[SSAValue, _Storage]) ->
             group = loads if isinstance(access.op, loop.LoadOp) else stores
             group.setdefault(access.buffer, []).append(access)
         dying = [b for b in loads if b not in stores and b in storages and storages[b].end == number]
-        for target in stores:
+        for target, written in stores.items():
             heir = storages.get(target)
             if heir is None or starts[target] != number:
                 continue
             for source in dying:
                 owner = storages[source]
-                if not owner.has_views and _fits(owner, heir) and can_overwrite(loads[source], stores[target]):
+                if not owner.has_views and _fits(owner, heir) and can_overwrite(loads[source], written):
                     owner.pass_on(heir, op)
                     storages[source] = storages[target] = heir
                     dying.remove(source)
@@ -169,7 +169,7 @@ def _fits(owner: _Storage, heir: _Storage) -> bool:
 
 @dataclass
 class _Pool:
-    """The memory that is free at one point of the program, by device and size. What died last is taken first: it is warm."""
+    """The memory that is free at one point of the program. Of equal pieces, what died last is taken: it is warm."""
 
     waste_percent: int
     by_size: dict[tuple[str, Expr], list[_Storage]] = field(default_factory=dict[tuple[str, Expr], list[_Storage]])

@@ -1,8 +1,8 @@
 """Give every tensor a buffer: `loop` and `aten` on tensors become a host program on memrefs.
 
-From here on storage is explicit: who owns it, who shares it, when it is written and when it ends. A tensor's buffer has the
-layout that the tensor's type says; results of the function have exactly the strides of its type, because the next graph was
-traced with them, and an operand of an ATen call has exactly the layout that tracing saw.
+From here on storage is explicit: who owns it, who shares it, when it is written and when it ends. A tensor's buffer has
+the layout that the tensor's type says; results of the function have exactly the strides of its type, because the next
+graph was traced with them, and an operand of an ATen call has exactly the layout that tracing saw.
 
 Before:
 ```
@@ -29,12 +29,13 @@ func.func @forward(%x : memref<4x8xf32, #sym.layout<[4, 8], [8, 1]>>) -> memref<
 }
 ```
 
-A view whose address is not linear in its indices (a reshape of a transposed tensor) is copied, as `torch.reshape` does. A
-tensor that is expanded, so that several of its elements are one, is computed into dense storage.
+A view whose address is not linear in its indices (a reshape of a transposed tensor) is copied, as `torch.reshape` does.
+A tensor that is expanded, so that several of its elements are one, is computed into dense storage.
 
-A tensor is a value: what is read of it is what it was when it was made. So where a call writes an operand (`aten.copy_` to an
-argument) and the operand or a view of it is read later in the program, other than through the call's result, it is copied
-before the call. An operand that a call writes without returning it has no other name, and is from there on what was written.
+A tensor is a value: what is read of it is what it was when it was made. So where a call writes an operand (`aten.copy_`
+to an argument) and the operand or a view of it is read later in the program, other than through the call's result, it
+is copied before the call. An operand that a call writes without returning it has no other name, and is from there on
+what was written.
 
 Functions without tensors are left alone.
 """
@@ -71,8 +72,12 @@ from tilewright.passes.analysis.layouts import (
 from tilewright.passes.analysis.lifetimes import handle_ends
 from tilewright.passes.analysis.ranges import symbol_ranges
 
-
 OpT = TypeVar("OpT", bound=Operation)
+
+
+def buffer_type(kind: Attribute) -> Attribute:
+    """Return the type of the buffer of a tensor, any other type itself."""
+    return memref_type(kind.element_type, layout_of(kind)) if is_tensor(kind) else kind
 
 
 def copy_nest(source: SSAValue, target: SSAValue, access: MapAttr) -> loop.NestOp:
@@ -134,10 +139,7 @@ class _Bufferizer:
         """Replace the function's body."""
         old = self.function.body.block
         for number, argument in enumerate(old.args):
-            kind = argument.type
-            if is_tensor(kind):
-                kind = memref_type(kind.element_type, layout_of(kind))
-            new = self.block.insert_arg(kind, number)
+            new = self.block.insert_arg(buffer_type(argument.type), number)
             new.name_hint = argument.name_hint
             if is_tensor(argument.type):
                 self.sets.add(new)
@@ -170,8 +172,8 @@ class _Bufferizer:
                 self.emit(op)
             case _:
                 raise PassFailedException(
-                    f"`bufferize` found `{op.name}` in `@{self.function.sym_name.data}`, expected `loop.nest`, `loop.view`, "
-                    "`aten.call` or `aten.size`"
+                    f"`bufferize` found `{op.name}` in `@{self.function.sym_name.data}`, expected `loop.nest`, "
+                    "`loop.view`, `aten.call` or `aten.size`"
                 )
 
     def emit(self, op: OpT) -> OpT:
@@ -228,14 +230,15 @@ class _Bufferizer:
         return self.copy(buffer, kind, placed=placed)
 
     def convert_nest(self, op: loop.NestOp) -> None:
-        targets = [self.alloc(r.type.element_type, self.dense(layout_of(r.type))) for r in op.outputs if is_tensor(r.type)]
+        kinds = [r.type for r in op.outputs if is_tensor(r.type)]
+        targets = [self.alloc(kind.element_type, self.dense(layout_of(kind))) for kind in kinds]
         for load in self.loads[op]:
             if load.source in self.values:
                 load.operands[0] = self.values[load.source]
-        destinations = list(op.destinations)
         nest = loop.NestOp.create(
             operands=op.operands, properties=op.properties, attributes=op.attributes, regions=[op.detach_region(0)]
         )
+        destinations = nest.block.args[nest.loop_arguments() :]
         for destination, target in zip(reversed(destinations), reversed(targets), strict=True):
             destination.replace_all_uses_with(target)
             nest.block.erase_arg(destination)
@@ -266,7 +269,7 @@ class _Bufferizer:
                 self.keep_old(buffers[i], number)
             elif buffers[i] is not self.values[op.operands[i]]:
                 self.hold(op.operands[i], buffers[i])
-        kinds = [memref_type(r.type.element_type, layout_of(r.type)) if is_tensor(r.type) else r.type for r in op.results]
+        kinds = [buffer_type(r.type) for r in op.results]
         call = host.CallOp.create(
             operands=buffers, result_types=kinds, properties=op.properties, attributes=op.attributes
         )
@@ -276,7 +279,7 @@ class _Bufferizer:
             self.hold(old, buffers[shares[0]] if same else new)
 
     def convert_copy(self, op: aten.CallOp, number: int) -> bool:
-        """Turn `aten.copy_` into a nest where it neither converts nor broadcasts; otherwise do nothing and return False."""
+        """Turn `aten.copy_` into a nest, unless it converts or broadcasts: then do nothing and return False."""
         arguments = [op.arguments.data.get(name) for name in ("self", "src")]
         if len(op.operands) != 2 or arguments != [OperandAttr(0), OperandAttr(1)]:
             return False

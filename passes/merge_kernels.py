@@ -1,8 +1,8 @@
 """Make one kernel of equal ones, and name kernels after what they compute.
 
-The layers of a model repeat, and so do their kernels: what comes after is done once for each that is left. Kernels are equal
-if their text is, but for the name and for where they came from (`origin`), which decides the names of those that stay: they
-are numbered by first launch among kernels of the same name.
+The layers of a model repeat, and so do their kernels: what comes after is done once for each that is left. Kernels are
+equal if their text is, but for the name and for where they came from (`origin`), which decides the names of those that
+stay: they are numbered by first launch among kernels of the same name.
 
 Before:
 ```
@@ -39,8 +39,8 @@ func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>, %y : memref<8xf32,
 }
 ```
 
-Kernels that compute the same in a different way (another order of operations, another tiling) are left apart. A kernel without
-`origin` is called `kernel`.
+Kernels that compute the same in a different way (another order of operations, another tiling) are left apart. A kernel
+without `origin` is called `kernel`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _text_hash(kernel: loop.KernelOp) -> bytes:
 
 def _stem(origin: Attribute | None, max_length: int) -> str:
     """Return the name that `origin` gives to a kernel, but for its number: the operators, each once, joined."""
-    parts = origin.data if is_array(origin) else () if origin is None else (origin,)
+    parts = () if origin is None else origin.data if is_array(origin) else (origin,)
     names = (_NOT_IN_NAMES.sub("_", part.data).strip("_") for part in parts if isinstance(part, StringAttr))
     stem = "_".join(n for n in dict.fromkeys(names) if n)
     if len(stem) > max_length:
@@ -120,7 +120,9 @@ class MergeKernelsPass(ModulePass):
                 kernel.detach()
                 kernel.erase()
             else:
-                names[key] = _new_name(_stem(kernel.attributes.pop("origin", None), self.max_name_length), numbers, taken)
+                names[key] = _new_name(
+                    _stem(kernel.attributes.pop("origin", None), self.max_name_length), numbers, taken
+                )
                 kernel.properties["sym_name"] = StringAttr(names[key])
             renamed[old] = SymbolRefAttr(names[key])
         for launch in launches:

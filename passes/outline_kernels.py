@@ -1,12 +1,13 @@
 """Take each nest out of the host program into a kernel of its own, under canonical names.
 
-What a kernel computes is then independent of the graph around it: its buffers are flat and start at the first element of
-the caller's, its sizes are called `n0`, `n1`, .., its values are numbered, and nothing tells of layouts, locations or names. So
-equal computations have equal text, which is what merging and caching of kernels rest on.
+What a kernel computes is then independent of the graph around it: its buffers are flat and start at the first element
+of the caller's, its sizes are called `n0`, `n1`, .., its values are numbered, and nothing tells of layouts, locations
+or names. So equal computations have equal text, which is what merging and caching of kernels rest on.
 
 Before:
 ```
-func.func @forward(%x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) -> memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> {
+func.func @forward(%x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>)
+    -> memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> {
   %y = host.alloc : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
   loop.nest (%i : s0, %j : 8) {
     %v = loop.load %x[%i, %j] : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> -> f32
@@ -24,7 +25,8 @@ loop.kernel @kernel_0(%x0 : memref<?xf32, #sym.layout<[8 * n0], [1]>>, %y0 : mem
     loop.store %v0, %y0[8 * %i0 + %i1] : f32, memref<?xf32, #sym.layout<[8 * n0], [1]>>
   }
 }
-func.func @forward(%x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) -> memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> {
+func.func @forward(%x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>)
+    -> memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>> {
   %y = host.alloc : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
   host.launch @kernel_0(%x, %y) symbols [s0]
       : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>, memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
@@ -32,9 +34,9 @@ func.func @forward(%x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>) -> memref
 }
 ```
 
-Buffers of a kernel do not overlap. Where a nest writes one of several views of a storage, the kernel gets the storage once, and
-the views' offsets go into the accesses. Constants that a nest takes from around it are made again inside. What the nest came
-from (`origin`) moves to the kernel.
+Buffers of a kernel do not overlap. Where a nest writes one of several views of a storage, the kernel gets the storage
+once, and the views' offsets go into the accesses. Constants that a nest takes from around it are made again inside.
+What the nest came from (`origin`) moves to the kernel.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ from tilewright.passes.rewriting.kernel_names import number_values
 
 @dataclass(frozen=True)
 class _Place:
-    """How a kernel reaches a buffer: through which parameter, and how many elements after its first the buffer begins."""
+    """How a kernel reaches a buffer: through which parameter, and how far into it, in elements."""
 
     base: SSAValue
     offset: Expr
@@ -115,8 +117,8 @@ class _Program:
         assert is_memref(whole)
         if base is not self.sets.base(other) or kind.element_type != whole.element_type:
             raise PassFailedException(
-                f"a nest of `@{self.name}` writes one of two buffers that share memory, {other.type} and {kind}; only views "
-                "of one buffer with its element type have places that are known"
+                f"a nest of `@{self.name}` writes one of two buffers that share memory, {other.type} and {kind}; only "
+                "views of one buffer with its element type have places that are known"
             )
         return _Place(base, layout_of(kind).offset - layout_of(whole).offset)
 
@@ -138,7 +140,7 @@ class _Outliner:
     nest: loop.NestOp
 
     def run(self, name: str) -> tuple[loop.KernelOp, host.LaunchOp]:
-        """Return the kernel, called `name`, with the nest taken out of the program, and the launch that stands for it."""
+        """Return a kernel called `name` with the nest, taken out of the program, and the launch that stands for it."""
         if self.nest.results:
             raise PassFailedException("`outline-kernels` found a `loop.nest` on tensors: run `bufferize` first")
         given = self.rematerialize()
@@ -217,8 +219,8 @@ class _Outliner:
             ops.append(new)
         else:
             raise PassFailedException(
-                f"a nest of `@{self.program.name}` uses a value of type {value.type} that is neither a buffer, nor a constant, "
-                "nor a size"
+                f"a nest of `@{self.program.name}` uses a value of type {value.type} that is neither a buffer, nor a "
+                "constant, nor a size"
             )
         made.update(zip(owner.results if isinstance(owner, Operation) else [value], new.results, strict=True))
         return made[value]
@@ -245,7 +247,7 @@ def _buffer(access: loop.LoadOp | loop.StoreOp) -> SSAValue:
 
 
 def _symbols(exprs: dict[Operation, tuple[Expr, ...]], sizes: Sequence[Expr]) -> list[Symbol]:
-    """Return the size symbols of a nest in the order in which they occur, which does not depend on how they are called."""
+    """Return the size symbols of a nest in the order in which they occur, whatever they are called."""
     found: dict[Symbol, None] = {}
     for op, group in exprs.items():
         access = index_map(op)

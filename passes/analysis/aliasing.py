@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from xdsl.dialects.builtin import ArrayAttr, MemRefType
+from xdsl.dialects.builtin import MemRefType
 from xdsl.ir import Attribute, Block, SSAValue
 
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.aten_schema import Alias, Schema
 from tilewright.dialects.call_syntax import OperandAttr, OperatorCall
+from tilewright.dialects.type_guards import is_array
 
 # The schemas of these do not say that the result is the operand's memory, or that `self` takes over that of `source`.
 _SHARES_ALL = frozenset(
@@ -46,8 +47,8 @@ class CallMemory:
     """What a call does to memory, by operand and result number.
 
     `writes` are the operands whose elements change. `shares` has for each result the operands whose memory it may be.
-    `is_view` says that results are views of operands with the layouts that their types say, counted from the start of the
-    operands' storage.
+    `is_view` says that results are views of operands with the layouts that their types say, counted from the start of
+    the operands' storage.
     """
 
     writes: tuple[int, ...]
@@ -85,7 +86,7 @@ def _named_operands(schema: Schema, call: OperatorCall) -> list[tuple[int, Alias
 
 
 def _items(value: Attribute) -> Iterable[Attribute]:
-    return value.data if isinstance(value, ArrayAttr) else (value,)
+    return value.data if is_array(value) else (value,)
 
 
 @lru_cache(maxsize=1024)

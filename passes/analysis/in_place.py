@@ -1,7 +1,8 @@
 """Whether a nest may compute one buffer in the memory of another that it reads.
 
-That is so if no element is read after it has been overwritten. Iterations of parallel loops run in any order, so each load
-of an element has to come before its store in program order *and* in the same iteration of all the loops around both.
+That is so if no element is read after it has been overwritten. Iterations of parallel loops run in any order, so each
+load of an element has to come before its store in program order *and* in the same iteration of all the loops around
+both.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ def _accesses(block: Block, path: tuple[tuple[Loop, int], ...]) -> Iterator[Acce
 
 
 def can_overwrite(loads: Sequence[Access], stores: Sequence[Access]) -> bool:
-    """Whether the buffer of `stores` may be the memory of the buffer of `loads`: all accesses of one nest to the two."""
+    """Whether the buffer of `stores` may be the memory of that of `loads`: all accesses of one nest to the two."""
     return all(_in_order(load, store) for store in stores for load in loads)
 
 
 def _in_order(load: Access, store: Access) -> bool:
     """Whether an element that `load` reads is only ever overwritten by `store` later in the same iteration.
 
-    Take the dims in which the store's index depends on the shared loops, and on them only. Each element is stored once, so
-    these indices tell the iterations of the shared loops apart: a load with the same indices in these dims reads elements
-    that its own iteration stores, wherever it reads in the other dims.
+    Take the dims in which the store's index depends on the shared loops, and on them only. Each element is stored once,
+    so these indices tell the iterations of the shared loops apart: a load with the same indices in these dims reads
+    elements that its own iteration stores, wherever it reads in the other dims.
     """
     assert isinstance(store.op, loop.StoreOp)
     shared = _shared_loops(load, store)

@@ -1,4 +1,4 @@
-"""Reasoning about layouts: how many elements they span, whether they are dense, whether a view of one is again a layout.
+"""Reasoning about layouts: how many elements they span, whether they are dense, whether a view has one.
 
 Sizes and strides are symbolic, so an answer is what can be shown from the ranges of the symbols: "dense" means provably
 dense, "may overlap" means not provably without overlap.
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import sympy
-from xdsl.dialects import func
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ComplexType, DictionaryAttr, FixedBitwidthType, IntegerType, MemRefType
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ComplexType, FixedBitwidthType, MemRefType
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.sym import LayoutAttr, MapAttr, SymbolAttr
+from tilewright.dialects.sym import LayoutAttr, MapAttr
 from tilewright.dialects.sym_expr import (
     Expr,
     Ranges,
@@ -25,16 +24,7 @@ from tilewright.dialects.sym_expr import (
     provably_at_most,
     provably_less,
     simplify,
-    symbol,
 )
-
-
-def symbol_facts(function: func.FuncOp) -> dict[Symbol, SymbolAttr]:
-    """Return what `aten.symbols` says of each symbol of a function."""
-    symbols = function.attributes.get("aten.symbols")
-    if not isinstance(symbols, DictionaryAttr):
-        return {}
-    return {symbol(name): fact for name, fact in symbols.data.items() if isinstance(fact, SymbolAttr)}
 
 
 def memref_type(element: Attribute, layout: LayoutAttr) -> MemRefType[Attribute]:
@@ -44,11 +34,7 @@ def memref_type(element: Attribute, layout: LayoutAttr) -> MemRefType[Attribute]
 
 def element_bytes(element: Attribute) -> int:
     """Return the size of a tensor element in memory: a bool takes a whole byte."""
-    if isinstance(element, IntegerType) and element.width.data == 1:
-        return 1
-    if isinstance(element, ComplexType):
-        return 2 * element_bytes(element.element_type)
-    if not isinstance(element, FixedBitwidthType):
+    if not isinstance(element, (FixedBitwidthType, ComplexType)):
         raise VerifyException(f"expected an element type of a tensor, found {element}")
     return element.size
 
@@ -130,8 +116,9 @@ def address(layout: LayoutAttr, indices: Iterable[Expr]) -> Expr:
 def view_layout(source: LayoutAttr, access: MapAttr, kind: LayoutAttr, ranges: Ranges) -> LayoutAttr | None:
     """Return the layout of the view whose element `j` is element `access(j)` of a buffer in layout `source`.
 
-    None where there is none: the address is not linear in `j`, as for a reshape that joins dims which are not adjacent in
-    memory. `kind` gives the sizes; where the view agrees with it, its strides and offset are returned as it writes them.
+    None where there is none: the address is not linear in `j`, as for a reshape that joins dims which are not adjacent
+    in memory. `kind` gives the sizes; where the view agrees with it, its strides and offset are returned as it writes
+    them.
     """
     dims = [dim(i) for i in range(len(kind.sizes))]
     within = {d: (integer(0), size - 1) for d, size in zip(dims, kind.sizes, strict=True)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -14,15 +13,16 @@ from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym_expr import Expr, integer
 from tilewright.dialects.type_guards import is_memref
 from tilewright.passes.analysis.aliasing import AliasSets, alias_sets, call_memory
-from tilewright.passes.analysis.layouts import element_bytes, span, symbol_facts
+from tilewright.passes.analysis.layouts import element_bytes, span
+from tilewright.passes.analysis.sizes import SizeHints
 
 
 @dataclass(frozen=True)
 class Lifetimes:
     """For each buffer of a host program the number of the operation that uses it last, counted from the start.
 
-    Uses by loads and stores inside a nest are uses by the nest. A buffer's views, and what a call made of it, use it too; a
-    `host.free` does not.
+    Uses by loads and stores inside a nest are uses by the nest. A buffer's views, and what a call made of it, use it
+    too; a `host.free` does not.
     """
 
     ops: tuple[Operation, ...]
@@ -56,7 +56,7 @@ def lifetimes(program: Block, sets: AliasSets | None = None) -> Lifetimes:
 
 
 def handle_ends(program: Block) -> dict[SSAValue, int]:
-    """Return, for each buffer that a host program allocates or that a call returns, the operation after which it can end.
+    """Return, for each buffer that a program allocates or a call returns, the operation after which it can end.
 
     That is its last use, itself or through views, those by calls included; without any use, where it is made. A buffer
     that is returned, or has a view that is, has no entry.
@@ -95,7 +95,7 @@ def _sources(op: Operation) -> list[tuple[SSAValue, list[SSAValue]]]:
 
 
 def buffers_used(op: Operation) -> list[SSAValue]:
-    """Return the buffers that an operation of a host program uses, in the order of the text, each as often as it does."""
+    """Return the buffers that an operation uses, in the order of the text, each as often as it does."""
     used = [o for o in op.operands if is_memref(o.type)]
     for region in op.regions:
         used += (o for inner in region.walk() for o in inner.operands if is_memref(o.type))
@@ -119,26 +119,17 @@ class PlannedBytes:
 def planned_bytes(function: func.FuncOp) -> PlannedBytes:
     """Add up the allocations of a host program, for the sizes seen when it was traced.
 
-    A symbol without a hint counts as its smallest value. What ATen calls allocate is not known here.
+    What ATen calls allocate is not known here.
     """
-    hints = {
-        name: integer(fact.data.lower if fact.data.hint is None else fact.data.hint)
-        for name, fact in symbol_facts(function).items()
-    }
+    hints = SizeHints(function)
     total = live = peak = 0
     sizes: dict[SSAValue, int] = {}
     for op in function.body.block.ops:
         if isinstance(op, host.AllocOp):
-            size = sizes[op.result] = _evaluate(byte_size(op.result), hints)
+            size = sizes[op.result] = hints.value(byte_size(op.result))
             total += size
             live += size
             peak = max(peak, live)
         elif isinstance(op, host.FreeOp):
             live -= sizes.pop(op.buffer, 0)
     return PlannedBytes(total, peak)
-
-
-def _evaluate(size: Expr, hints: dict[sympy.Symbol, Expr]) -> int:
-    value = size.xreplace(hints)
-    unknown: Sequence[sympy.Symbol] = sorted(value.free_symbols, key=lambda s: s.name)
-    return int(value.xreplace({s: integer(0) for s in unknown}))
