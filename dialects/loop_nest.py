@@ -374,6 +374,7 @@ class ReduceOp(Loop):
     """
 
     name = "loop.reduce"
+    bound_operands = var_operand_def()  # declared anew to come before `init`
     init = var_operand_def()
     combiners = prop_def(ArrayAttr[StringAttr])
     ordered = opt_prop_def(UnitAttr)
@@ -390,14 +391,15 @@ class ReduceOp(Loop):
         init: Sequence[SSAValue] = (),
         masked: bool = False,
         ordered: bool = False,
+        block: Block | None = None,
     ) -> ReduceOp:
-        """Make a reduction with results of types `slots` and an empty body."""
+        """Make a reduction with results of types `slots`, and with `block` for its body, or else an empty one."""
         operands, properties = _loop_properties(bounds, masked)
         properties["combiners"] = _strings(tuple(combiners))
         properties["operandSegmentSizes"] = _integers(i32, (len(operands), len(init)))
         if ordered:
             properties["ordered"] = UnitAttr()
-        region = Region(_loop_block(bounds, masked))
+        region = Region(_loop_block(bounds, masked) if block is None else block)
         return ReduceOp.create(operands=[*operands, *init], result_types=slots, properties=properties, regions=[region])
 
     @property

@@ -32,25 +32,26 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol, dim, integer, symbol
+from tilewright.dialects.sym_expr import DIM_NAME, Expr, FloorDiv, Max, Min, Mod, Symbol, dim, integer, symbol
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset(
     {"floordiv", "mod", "min", "max", "to", "step", "hint", "offset", "device", "mask", "else", "combine"}
 )
-_DIM = re.compile(r"d[0-9]+")
-
+_DIM = re.compile(r"\bd([0-9]+)\b")
 _ZERO = integer(0)
+_LARGEST = 1 << 63
 
-# Deep enough for any expression that a pass builds, shallow enough that the recursive parser cannot exhaust the stack.
+# Deep enough for any expression that a pass builds, shallow enough that neither the recursive parser nor the printer
+# exhausts the stack.
 _MAX_DEPTH = 100
 
 
 def parse_expr(parser: AttrParser, atom: Callable[[], Expr | None] | None = None) -> Expr:
     """Parse one expression.
 
-    `atom` is asked first at each operand position and may consume tokens of its own, such as SSA names.
-    Raises `ParseError` at the offending token.
+    `atom` is asked first at each operand position and may consume tokens of its own, such as SSA names, which then
+    stand for the dims: no dim may be named. Raises `ParseError` at the offending token.
     """
     return _parse_sum(parser, atom, 0)
 
@@ -69,37 +70,48 @@ def _parse_sum(parser: AttrParser, atom: Callable[[], Expr | None] | None, depth
 
 
 def _parse_product(parser: AttrParser, atom: Callable[[], Expr | None] | None, depth: int) -> Expr:
-    value = _parse_operand(parser, atom, depth)
-    while True:
+    # SymPy multiplies a product of a number and a sum out, one of more factors not: all factors must meet in one call.
+    factors = [integer(-1)] if _parse_minus(parser) else []
+    factors.append(_parse_operand(parser, atom, depth))
+    for _ in range(_MAX_DEPTH):
         if parser.parse_optional_punctuation("*") is not None:
-            value = value * _parse_operand(parser, atom, depth)
+            factors.append(_parse_operand(parser, atom, depth))
             continue
         operator = parser.parse_optional_keyword_in(("floordiv", "mod"))
         if operator is None:
-            return value
+            return factors[0] if len(factors) == 1 else sympy.Mul(*factors)
         position = parser.pos
         divisor = _parse_operand(parser, atom, depth)
         if divisor == 0:
             parser.raise_error(f"`{operator}` by zero", position)
-        value = FloorDiv(value, divisor) if operator == "floordiv" else Mod(value, divisor)
+        dividend = sympy.Mul(*factors)
+        factors = [FloorDiv(dividend, divisor) if operator == "floordiv" else Mod(dividend, divisor)]
+    parser.raise_error(f"a product in an index expression has more than {_MAX_DEPTH} factors")
+
+
+def _parse_minus(parser: AttrParser) -> bool:
+    """Parse any number of minus signs; return whether it is odd."""
+    negative = False
+    while parser.parse_optional_punctuation("-") is not None:
+        negative = not negative
+    return negative
 
 
 def _parse_operand(parser: AttrParser, atom: Callable[[], Expr | None] | None, depth: int) -> Expr:
     if atom is not None and (value := atom()) is not None:
         return value
-    negative = False
-    while parser.parse_optional_punctuation("-") is not None:
-        negative = not negative
-    if negative:
-        return -_parse_operand(parser, atom, depth + 1)
+    if _parse_minus(parser):
+        return -_parse_operand(parser, atom, depth)
     if parser.parse_optional_punctuation("(") is not None:
         value = _parse_sum(parser, atom, depth + 1)
         parser.parse_punctuation(")", " in index expression")
         return value
+    position = parser.pos
     number = parser.parse_optional_integer(allow_boolean=False, allow_negative=False)
     if number is not None:
+        if number > _LARGEST:
+            parser.raise_error("an integer in an index expression has more than 64 bits", position)
         return integer(number)
-    position = parser.pos
     name = parser.parse_optional_identifier()
     if name is None:
         parser.raise_error("expected an integer, a symbol or `(` in index expression", position)
@@ -112,6 +124,8 @@ def _parse_operand(parser: AttrParser, atom: Callable[[], Expr | None] | None, d
         return Min(lhs, rhs) if name == "min" else Max(lhs, rhs)
     if name in _RESERVED or not _NAME.fullmatch(name):
         parser.raise_error(f"`{name}` is not a symbol name", position)
+    if atom is not None and DIM_NAME.fullmatch(name):
+        parser.raise_error(f"`{name}` is the name of a dim; an index is written as a value, such as `%i`", position)
     return symbol(name)
 
 
@@ -119,7 +133,9 @@ def _term_key(expr: Expr) -> tuple[bool, bool, str, str]:
     """Order the operands of a sum or product without regard to the numbers of dims, then by those."""
     text = format_expr(expr)
     negative = expr.as_coeff_Mul()[0] < 0
-    return (bool(expr.is_Integer), bool(negative), _DIM.sub("d", text), text)
+    # Numbers of equal length: d2 comes before d10.
+    numbered = _DIM.sub(lambda m: f"d{int(m[1]):06d}", text)
+    return (bool(expr.is_Integer), bool(negative), _DIM.sub("d", text), numbered)
 
 
 @lru_cache(maxsize=65536)
@@ -155,8 +171,8 @@ def _format(expr: Expr, name: Callable[[Any], str], level: int) -> str:
             parts += [separator, _format(-term if negative else term, name, 1)]
         return f"({''.join(parts)})" if level > 0 else "".join(parts)
     if expr.is_Mul:
-        if expr.as_coeff_Mul()[0] == -1:
-            text = f"-{_format(-expr, name, 2)}"
+        if expr.as_coeff_Mul()[0] < 0:
+            text = f"-{_format(-expr, name, 1)}"
             return f"({text})" if level > 0 else text
         factors = sorted(expr.args, key=lambda a: (not a.is_Integer, *_term_key(a)))
         text = " * ".join(_format(f, name, 2) for f in factors)
@@ -382,7 +398,7 @@ class MapAttr(Data[IndexMap]):
     def verify(self) -> None:
         _check(self.exprs, "a result of `sym.map`")
         for s in free_symbols(self.exprs):
-            if _DIM.fullmatch(s.name) and int(s.name[1:]) >= self.num_dims:
+            if DIM_NAME.fullmatch(s.name) and int(s.name[1:]) >= self.num_dims:
                 raise VerifyException(f"`sym.map` has {self.num_dims} dims but uses {s.name}")
 
 
