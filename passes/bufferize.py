@@ -32,10 +32,9 @@ func.func @forward(%x : memref<4x8xf32, #sym.layout<[4, 8], [8, 1]>>) -> memref<
 A view whose address is not linear in its indices (a reshape of a transposed tensor) is copied, as `torch.reshape` does.
 A tensor that is expanded, so that several of its elements are one, is computed into dense storage.
 
-A tensor is a value: what is read of it is what it was when it was made. So where a call writes an operand (`aten.copy_`
-to an argument) and the operand or a view of it is read later in the program, other than through the call's result, it
-is copied before the call. An operand that a call writes without returning it has no other name, and is from there on
-what was written.
+Operations keep their order, so a write (`aten.copy_` to an argument, a call in place) is seen by what reads the operand
+or a view of it later, and by nothing before. Where a tensor is copied into memory that it shares, as `x.copy_(x.t())`
+asks, what it was is kept first.
 
 Functions without tensors are left alone.
 """
@@ -57,7 +56,7 @@ from tilewright.dialects import aten, host, loop
 from tilewright.dialects.call_syntax import OperandAttr
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym import LayoutAttr, MapAttr
-from tilewright.dialects.sym_expr import Expr, dim, integer
+from tilewright.dialects.sym_expr import Expr, Min, dim, integer
 from tilewright.dialects.type_guards import is_memref, is_tensor
 from tilewright.passes.analysis.aliasing import AliasSets, call_memory
 from tilewright.passes.analysis.layouts import (
@@ -89,35 +88,19 @@ def copy_nest(source: SSAValue, target: SSAValue, access: MapAttr) -> loop.NestO
     loops: list[Expr] = []
     point: list[Expr] = []
     for size, stride in zip(layout.sizes, layout.strides, strict=True):
-        point.append(integer(0) if stride == 0 else dim(len(loops)))
-        loops += [] if stride == 0 else [size]
+        extent = Min(size, integer(1)) if stride == 0 else size
+        point.append(integer(0) if extent == 1 else dim(len(loops)))
+        loops += [] if extent == 1 else [extent]
     nest = loop.NestOp.get(loop.Bounds.extents(loops))
     load = loop.LoadOp.get(source, access.apply(point), nest.indices)
     nest.block.add_ops([load, loop.StoreOp.get(load.result, target, point, nest.indices)])
     return nest
 
 
-def _last_reads(ops: list[Operation], loads: dict[Operation, list[loop.LoadOp]]) -> dict[SSAValue, int]:
-    """Return for each tensor the number of the last operation that reads its elements, itself or through views."""
-    last: dict[SSAValue, int] = {}
-    for number in reversed(range(len(ops))):
-        op = ops[number]
-        if isinstance(op, loop.ViewOp):
-            if op.result in last:
-                last[op.source] = max(last.get(op.source, 0), last[op.result])
-        elif isinstance(op, aten.CallOp):
-            for operand in op.operands:
-                last.setdefault(operand, number)
-        else:
-            for load in loads.get(op, ()):
-                last.setdefault(load.source, number)
-    return last
-
-
 class _Bufferizer:
     """Rewrites one function: its operations one by one, in order, into a new block.
 
-    `values` maps each tensor met so far to the buffer that holds it; `holders` is its inverse.
+    `values` maps each tensor met so far to the buffer that holds it.
     """
 
     def __init__(self, function: func.FuncOp) -> None:
@@ -126,14 +109,6 @@ class _Bufferizer:
         self.ranges = symbol_ranges(function)
         self.sets = AliasSets()
         self.values: dict[SSAValue, SSAValue] = {}
-        self.holders: dict[SSAValue, list[SSAValue]] = {}
-        self.ops = list(function.body.block.ops)
-        self.loads: dict[Operation, list[loop.LoadOp]] = {
-            op: [inner for inner in op.walk() if isinstance(inner, loop.LoadOp)]
-            for op in self.ops
-            if isinstance(op, loop.NestOp)
-        }
-        self.last_read = _last_reads(self.ops, self.loads)
 
     def run(self) -> None:
         """Replace the function's body."""
@@ -146,22 +121,22 @@ class _Bufferizer:
                 self.hold(argument, new)
             else:
                 argument.replace_all_uses_with(new)
-        for number, op in enumerate(self.ops):
-            self.convert(op, number)
+        for op in list(old.ops):
+            self.convert(op)
         region = self.function.body
         region.add_block(self.block)
         region.erase_block(old, safe_erase=False)
         self.function.update_function_type()
         add_frees(self.block)
 
-    def convert(self, op: Operation, number: int) -> None:
+    def convert(self, op: Operation) -> None:
         match op:
             case loop.NestOp():
                 self.convert_nest(op)
             case loop.ViewOp():
                 self.convert_view(op)
             case aten.CallOp():
-                self.convert_call(op, number)
+                self.convert_call(op)
             case aten.SizeOp():
                 size = self.emit(host.SizeOp.get(op.size.expr))
                 op.result.replace_all_uses_with(size.result)
@@ -183,7 +158,6 @@ class _Bufferizer:
     def hold(self, tensor: SSAValue, buffer: SSAValue) -> None:
         """Note that `buffer` holds `tensor`."""
         self.values[tensor] = buffer
-        self.holders.setdefault(buffer, []).append(tensor)
         if buffer.name_hint is None:
             buffer.name_hint = tensor.name_hint
 
@@ -232,8 +206,8 @@ class _Bufferizer:
     def convert_nest(self, op: loop.NestOp) -> None:
         kinds = [r.type for r in op.outputs if is_tensor(r.type)]
         targets = [self.alloc(kind.element_type, self.dense(layout_of(kind))) for kind in kinds]
-        for load in self.loads[op]:
-            if load.source in self.values:
+        for load in op.walk():
+            if isinstance(load, loop.LoadOp) and load.source in self.values:
                 load.operands[0] = self.values[load.source]
         nest = loop.NestOp.create(
             operands=op.operands, properties=op.properties, attributes=op.attributes, regions=[op.detach_region(0)]
@@ -258,17 +232,13 @@ class _Bufferizer:
             buffer = self.view(source, memref_type(op.result.type.element_type, layout))
         self.hold(op.result, buffer)
 
-    def convert_call(self, op: aten.CallOp, number: int) -> None:
-        if op.operator == "aten.copy_.default" and self.convert_copy(op, number):
+    def convert_call(self, op: aten.CallOp) -> None:
+        if op.operator == "aten.copy_.default" and self.convert_copy(op):
             return
         memory = call_memory(op)
-        returned = {operands[0] for operands in memory.shares if len(operands) == 1}
         buffers = [self.exact(o, placed=memory.is_view) for o in op.operands]
         for i in memory.writes:
-            if i in returned:
-                self.keep_old(buffers[i], number)
-            elif buffers[i] is not self.values[op.operands[i]]:
-                self.hold(op.operands[i], buffers[i])
+            self.hold(op.operands[i], buffers[i])
         kinds = [buffer_type(r.type) for r in op.results]
         call = host.CallOp.create(
             operands=buffers, result_types=kinds, properties=op.properties, attributes=op.attributes
@@ -278,7 +248,7 @@ class _Bufferizer:
             same = len(shares) == 1 and shares[0] in memory.writes and buffers[shares[0]].type == new.type
             self.hold(old, buffers[shares[0]] if same else new)
 
-    def convert_copy(self, op: aten.CallOp, number: int) -> bool:
+    def convert_copy(self, op: aten.CallOp) -> bool:
         """Turn `aten.copy_` into a nest, unless it converts or broadcasts: then do nothing and return False."""
         arguments = [op.arguments.data.get(name) for name in ("self", "src")]
         if len(op.operands) != 2 or arguments != [OperandAttr(0), OperandAttr(1)]:
@@ -295,25 +265,11 @@ class _Bufferizer:
         ):
             return False
         if source is not target:
-            self.keep_old(target, number)
             if self.sets.may_alias(source, target):
                 source = self.copy(source, self.dense(of))
             self.emit(copy_nest(source, target, MapAttr.identity(len(into.sizes))))
         self.hold(op.results[0], target)
         return True
-
-    def keep_old(self, buffer: SSAValue, number: int) -> None:
-        """Copy what operations after `number` read of the memory of `buffer`, which is about to be written."""
-        for member in self.sets.members(buffer):
-            read = [
-                tensor
-                for tensor in self.holders.get(member, ())
-                if self.values[tensor] is member and self.last_read.get(tensor, -1) > number
-            ]
-            if read:
-                copy = self.copy(member, self.dense(layout_of(member.type)))
-                for tensor in read:
-                    self.hold(tensor, copy)
 
     def convert_return(self, op: func.ReturnOp) -> None:
         made: dict[tuple[SSAValue, Attribute], SSAValue] = {}
