@@ -7,6 +7,7 @@ PASSES: dict[str, str] = {
     "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
     "bufferize": "tilewright.passes.bufferize:BufferizePass",
     "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",
+    "loop-fuse": "tilewright.passes.loop_fuse:LoopFusePass",
     "loop-simplify-index": "tilewright.passes.loop_simplify_index:LoopSimplifyIndexPass",
 }
 """For each pass name its class as `module:Class`, loaded on use."""

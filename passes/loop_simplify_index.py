@@ -21,6 +21,7 @@ that no loop gives (a loaded one) may be anything. Loops over lanes stay: their 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
@@ -88,7 +89,7 @@ class _Simplifier:
         names = self._names
         symbols = [names.symbol(v) for v in loops.operands]
         indices = loop.indices
-        rules = {names.symbol(indices[i]): _at(loops.dims[i].lower, symbols) for i in unit}
+        rules: dict[Expr, Expr] = {names.symbol(indices[i]): _at(loops.dims[i].lower, symbols) for i in unit}
         rewriter = IndexRewriter(names, rules, loop.block)
         for i in unit:
             rewriter.replace(indices[i])
@@ -101,7 +102,7 @@ class _Simplifier:
         return inline_reduce(loop)
 
 
-def _at(expr: Expr, symbols: list[Expr]) -> Expr:
+def _at(expr: Expr, symbols: Sequence[Expr]) -> Expr:
     return expr.xreplace({dim(i): s for i, s in enumerate(symbols)})
 
 

@@ -42,7 +42,7 @@ class IndexNames:
 
     def __init__(self) -> None:
         self._symbols: dict[SSAValue, Symbol] = {}
-        self._values: dict[Symbol, SSAValue] = {}
+        self._values: dict[Expr, SSAValue] = {}
 
     def symbol(self, value: SSAValue) -> Symbol:
         """Return the symbol of `value`; its name is no name of a size."""
@@ -61,7 +61,7 @@ class IndexNames:
         found = {s for e in exprs for s in e.free_symbols if s in self._values}
         return [self._values[s] for s in sorted(found, key=_number)]
 
-    def is_index(self, found: Symbol) -> bool:
+    def is_index(self, found: Expr) -> bool:
         """Whether `found` stands for an index value, not for a size."""
         return found in self._values
 

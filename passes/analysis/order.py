@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation
 
 from tilewright.dialects import aten_schema
 from tilewright.dialects.call_syntax import OperatorCall
@@ -33,8 +33,12 @@ class ProgramOrder:
     def __init__(self, block: Block) -> None:
         self.block = block
         self._position = {op: i for i, op in enumerate(block.ops)}
-        self._became: dict[Operation, Operation] = {}
+        self._became: dict[Operation, list[Operation]] = {}
         self._after = _effect_edges(block)
+
+    def position(self, op: Operation) -> int:
+        """Return a number that is smaller for what stands earlier."""
+        return self._position[op]
 
     def distance(self, first: Operation, second: Operation) -> int:
         """Return how far behind `first` stands `second`."""
@@ -84,8 +88,18 @@ class ProgramOrder:
         """Record that `joined` does what `first` and `second` did, in the place of `second`."""
         del self._position[first]
         self._position[joined] = self._position.pop(second)
-        self._became[first] = self._became[second] = joined
+        self._became[first] = self._became[second] = [joined]
         self._after[joined] = self._after.pop(first, []) + self._after.pop(second, [])
+
+    def may_run_at(self, first: Operation, second: Operation) -> bool:
+        """Whether `first`, whose values only `second` reads, could as well be run at `second`: nothing before that changes
+        what it reads."""
+        return all(self.distance(second, other) >= 0 for other in self._ordered_behind(first))
+
+    def absorb(self, first: Operation, second: Operation) -> None:
+        """Record that `second` does for itself what `first` did, which is about to go."""
+        self._became.setdefault(first, []).append(second)
+        self._after.setdefault(second, []).extend(self._after.get(first, ()))
 
     def forget(self, op: Operation) -> None:
         """Record that `op`, which had no effects, is gone."""
@@ -95,10 +109,15 @@ class ProgramOrder:
         for result in op.results:
             for use in result.uses:
                 yield statement_of(use.operation, self.block)
-        for other in self._after.get(op, ()):
-            while other in self._became:
-                other = self._became[other]
-            if other is not op:
+        yield from self._ordered_behind(op)
+
+    def _ordered_behind(self, op: Operation) -> Iterator[Operation]:
+        pending = list(self._after.get(op, ()))
+        while pending:
+            other = pending.pop()
+            if other in self._became:
+                pending += self._became[other]
+            elif other is not op:
                 yield other
 
 

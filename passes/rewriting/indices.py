@@ -10,7 +10,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects.access import normalize_access
 from tilewright.dialects.loop import ApplyOp
-from tilewright.dialects.sym_expr import Expr, Symbol, dim
+from tilewright.dialects.sym_expr import Expr, dim
 from tilewright.passes.analysis.accesses import IndexNames, index_map, index_place
 
 _SEGMENTS = "operandSegmentSizes"
@@ -42,7 +42,7 @@ def set_index_map(op: Operation, exprs: Sequence[Expr], operands: Sequence[SSAVa
 def from_names(names: IndexNames, exprs: Sequence[Expr]) -> tuple[list[Expr], list[SSAValue]]:
     """Return `exprs` over named index values as expressions over `d0`, `d1`, .. and the values of these dims."""
     values = names.values(exprs)
-    dims = {names.symbol(v): dim(i) for i, v in enumerate(values)}
+    dims: dict[Expr, Expr] = {names.symbol(v): dim(i) for i, v in enumerate(values)}
     return [e.xreplace(dims) for e in exprs], values
 
 
@@ -53,17 +53,19 @@ class IndexRewriter:
     exist, takes the `loop.apply`s.
     """
 
-    def __init__(self, names: IndexNames, rules: Mapping[Symbol, Expr], block: Block) -> None:
+    def __init__(self, names: IndexNames, rules: Mapping[Expr, Expr], block: Block) -> None:
         self._names = names
         self._rules = rules
         self._block = block
 
     def replace(self, value: SSAValue) -> None:
-        """Replace all uses of `value`, for which there is a rule."""
+        """Replace all uses of `value`, for which there is a rule. A value that takes its place takes over its name."""
         names = self._names
         expr = self._rules[names.symbol(value)]
         if expr.is_Symbol and names.is_index(expr):
-            value.replace_all_uses_with(names.values([expr])[0])
+            (new,) = names.values([expr])
+            new.name_hint = new.name_hint or value.name_hint
+            value.replace_all_uses_with(new)
             return
         applied: SSAValue | None = None
         for use in list(value.uses):

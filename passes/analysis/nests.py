@@ -1,0 +1,93 @@
+"""What fusion needs to know of a loop nest: its space, what it reads and writes and where, what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.dialects import arith, math
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from tilewright.dialects.loop import (
+    ApplyOp,
+    CastOp,
+    IntrinsicOp,
+    LoadOp,
+    Loop,
+    NestOp,
+    StoreOp,
+    YieldOp,
+)
+from tilewright.dialects.sym_expr import Expr
+
+# One or two machine instructions each; what else `math` has is a call or a polynomial.
+_CHEAP_MATH = (
+    math.AbsFOp,
+    math.AbsIOp,
+    math.CeilOp,
+    math.CopySignOp,
+    math.FloorOp,
+    math.FmaOp,
+    math.RoundEvenOp,
+    math.TruncOp,
+)
+_CHEAP_INTRINSICS = frozenset({"isfinite", "isinf", "isnan", "sign", "signbit"})
+_FREE = (ApplyOp, CastOp, LoadOp, StoreOp, YieldOp, arith.ConstantOp, Loop)
+
+
+def is_heavy(op: Operation) -> bool:
+    """Whether `op` costs far more than a load from a cache: an exponential, a logarithm and their like."""
+    if isinstance(op, IntrinsicOp):
+        return op.function.data not in _CHEAP_INTRINSICS
+    return op.name.startswith("math.") and not isinstance(op, _CHEAP_MATH)
+
+
+@dataclass
+class NestInfo:
+    """A nest with its accesses in program order."""
+
+    nest: NestOp
+    extents: tuple[Expr, ...] | None
+    """The number of iterations of each of its outer loops; None if one of these does not count from zero by one."""
+    is_flat: bool = True
+    """Whether it has no loops inside: one iteration is straight-line code."""
+    ops: int = 0
+    """Operations that compute: no casts, constants, accesses."""
+    heavy: int = 0
+    """Those of them that are expensive."""
+    loads: list[LoadOp] = field(default_factory=list[LoadOp])
+    stores: list[StoreOp] = field(default_factory=list[StoreOp])
+
+    @staticmethod
+    def of(nest: NestOp) -> NestInfo:
+        """Look at `nest`."""
+        bounds = nest.loops
+        plain = all(d.lower == 0 and d.step == 1 and not d.lanes for d in bounds.dims) and not bounds.operands
+        info = NestInfo(nest, tuple(d.upper for d in bounds.dims) if plain else None)
+        for op in nest.body.walk():
+            if isinstance(op, LoadOp):
+                info.loads.append(op)
+            elif isinstance(op, StoreOp):
+                info.stores.append(op)
+            elif isinstance(op, Loop):
+                info.is_flat = False
+            elif not isinstance(op, _FREE):
+                info.ops += 1
+                info.heavy += is_heavy(op)
+        return info
+
+    def destination(self, result: SSAValue) -> SSAValue:
+        """Return the block argument that stands for `result` while it is computed."""
+        return self.nest.destinations[self.nest.results.index(result)]
+
+    def stores_to(self, destination: SSAValue) -> list[StoreOp]:
+        """Return the stores to a destination, in program order."""
+        return [s for s in self.stores if s.target is destination]
+
+    def sources(self) -> dict[SSAValue, list[LoadOp]]:
+        """Return the loads of each tensor that comes from outside."""
+        found: dict[SSAValue, list[LoadOp]] = {}
+        for load in self.loads:
+            source = load.source
+            if not (isinstance(source, BlockArgument) and source.owner is self.nest.block):
+                found.setdefault(source, []).append(load)
+        return found
