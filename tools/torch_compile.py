@@ -18,9 +18,11 @@ from torch import fx
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from tilewright import stats
+from tilewright.backends.host.plan import find_program
 from tilewright.dialects.type_guards import is_array
-from tilewright.frontends.decompositions import decompositions
+from tilewright.frontends.decompositions import decomposition_table
 from tilewright.frontends.fx import import_graph
+from tilewright.passes.analysis.lifetimes import planned_bytes
 from tilewright.tools.compile import StageTimes, compile_module
 from tilewright.tools.options import Options, parse_options
 from tilewright.tools.universe import make_context
@@ -60,7 +62,7 @@ def backend(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         partition_fn=min_cut_rematerialization_partition,
-        decompositions=decompositions(),
+        decompositions=decomposition_table(),
         keep_inference_input_mutations=True,
     )
     return disable(compiled, reason="tilewright has compiled it")
@@ -94,7 +96,7 @@ def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Option
         kernels=len(compiled.kernels),
         extern=program.stats.operators,
         callbacks=program.stats.num_callbacks,
-        bytes_planned=planned_bytes(compiled.module),
+        bytes_planned=planned_bytes(find_program(compiled.module)).total,
         compile_s=times.seconds,
     )
     return _with_none_outputs(program.run_boxed, none_outputs)
