@@ -106,7 +106,7 @@ def floordiv(a: Tensor, b: Tensor) -> Tensor:
 def ceildiv(a: Tensor, b: Tensor) -> Tensor:
     """Return the quotient of integers rounded towards infinity."""
     quotient = truncdiv(a, b)
-    inexact = (quotient * b != a) & ((a < 0) == (b < 0))
+    inexact = (b != 0) & (quotient * b != a) & ((a < 0) == (b < 0))
     return quotient + inexact.to(a.dtype)
 
 
