@@ -129,7 +129,7 @@ def run_passes(
 def _dump_stage(module: ModuleOp, folder: Path, number: int, name: str, passes: Sequence[ModulePass]) -> None:
     rest = ",".join(str(p.spec()) for p in passes[number:])
     following = f"// next stage: -p '{passes[number].spec()}'\n// to the end: -p '{rest}'\n" if rest else "// last stage\n"
-    (folder / f"{number:02d}-{name}.ir").write_text(f"// stage {number}: {name}\n{following}{module}\n")
+    (folder / f"{number:02d}-{name}.ir").write_text(f"// stage {number}: {name}\n{following}{module!s}\n")
 
 
 def launched_kernels(module: ModuleOp) -> dict[str, None]:
