@@ -1,13 +1,17 @@
 """The passes, one file each, and the registry that maps a pass name to its class."""
 
 PASSES: dict[str, str] = {
-    "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
-    "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
     "buffer-reuse": "tilewright.passes.buffer_reuse:BufferReusePass",
-    "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
     "bufferize": "tilewright.passes.bufferize:BufferizePass",
+    "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
+    "convert-loop-to-cpu": "tilewright.passes.convert_loop_to_cpu:ConvertLoopToCpuPass",
+    "loop-collapse": "tilewright.passes.loop_collapse:LoopCollapsePass",
     "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",
     "loop-fuse": "tilewright.passes.loop_fuse:LoopFusePass",
     "loop-simplify-index": "tilewright.passes.loop_simplify_index:LoopSimplifyIndexPass",
+    "loop-tile": "tilewright.passes.loop_tile:LoopTilePass",
+    "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
+    "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
+    "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }
 """For each pass name its class as `module:Class`, loaded on use."""

@@ -161,7 +161,7 @@ class KernelLowering:
         self.address.values[op.indices[position]] = Lanes(start, 1, this.step) if this.lanes else start
         if this.lanes and op.mask is not None:
             end = self.address.scalar(this.upper)
-            mask = self.builder.hoisted("mask", (start, end), lambda: cpu.TailMaskOp.get(start, end, this.step))
+            mask = self.builder.hoisted(("mask", this.step), (start, end), lambda: cpu.TailMaskOp.get(start, end, this.step))
             self.values[op.mask] = mask
 
     def lower_loops(self, op: Loop, position: int, carried: Carried, body: Body) -> Carried:
