@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
-from xdsl.traits import IsolatedFromAbove
+from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 
+class InvalidOperation(VerifyException):
+    """An operation that is not well formed; `op` is the operation."""
+
+    def __init__(self, op: Operation, message: str) -> None:
+        super().__init__(message)
+        self.op = op
+
+
 def verify_module(module: Operation) -> None:
-    """Raise `VerifyException` unless `module` is well formed and every value is defined before it is used."""
-    module.verify()
+    """Raise `InvalidOperation` unless `module` is well formed and every value is defined before it is used."""
+    try:
+        module.verify()
+    except VerifyException as error:
+        found = next(invalid_operations(module), None)
+        raise (error if found is None else found) from None
     verify_dominance(module)
 
 
+def invalid_operations(root: Operation) -> Iterator[InvalidOperation]:
+    """Yield what is wrong with each operation in `root`, the innermost ones first; dominance is not looked at."""
+    for region in root.regions:
+        for block in region.blocks:
+            for op in block.ops:
+                yield from invalid_operations(op)
+        if len(region.blocks) == 1 and region.block.is_empty and not root.has_trait(NoTerminator):
+            yield InvalidOperation(root, f"`{root.name}` has an empty block, expected a terminator")
+    try:
+        root.verify(verify_nested_ops=False)
+    except VerifyException as error:
+        yield InvalidOperation(root, str(error))
+
+
 def verify_dominance(root: Operation) -> None:
-    """Raise `VerifyException` where a use inside `root` is not dominated by its definition; in linear time."""
+    """Raise `InvalidOperation` where a use inside `root` is not dominated by its definition; in linear time."""
     _verify_op(root, set())
 
 
@@ -40,8 +68,8 @@ def _verify_block(block: Block, inherited: set[SSAValue]) -> None:
     for op in block.ops:
         for number, operand in enumerate(op.operands):
             if operand not in inherited:
-                raise VerifyException(
-                    f"operand {number} of `{op.name}`, {_describe(operand)}, is used before it is defined"
+                raise InvalidOperation(
+                    op, f"operand {number} of `{op.name}`, {_describe(operand)}, is not defined where it is used"
                 )
         if op.regions:
             _verify_op(op, inherited)
@@ -51,8 +79,8 @@ def _verify_block(block: Block, inherited: set[SSAValue]) -> None:
 
 
 def _describe(value: SSAValue) -> str:
-    name = f"%{value.name_hint} " if value.name_hint else ""
+    name = f"%{value.name_hint}, " if value.name_hint else ""
     if isinstance(value, BlockArgument):
-        return f"{name}an argument of another block"
+        return f"{name}an argument of a block"
     assert isinstance(value.owner, Operation)
     return f"{name}the result of `{value.owner.name}`"
