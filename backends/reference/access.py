@@ -120,9 +120,8 @@ def _check_view(op: loop.ViewOp, source: Buffer, view: Buffer, frame: Frame) -> 
     by_layout = _position(view.tensor, list(grid.values()))
     for number, (index, size) in enumerate(zip(indices, source.tensor.shape, strict=True)):
         if ((index < 0) | (index >= size)).any():
-            raise failure(
-                op, f"the map leaves the source: index {number} goes from {int(index.min())} to {int(index.max())}"
-            )
+            reach = f"{int(index.min())} to {int(index.max())}"
+            raise failure(op, f"the map leaves the source: index {number} goes from {reach}, expected 0 to {size - 1}")
     different = (by_map != by_layout).expand(sizes)
     if different.any():
         raise failure(op, f"the map and the layout disagree on where element {list(first_true(different))} lies")

@@ -1,4 +1,4 @@
-"""Runs a function of a module, on any level, on torch tensors."""
+"""Runs a function or a kernel of a module, on any level, on torch tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from xdsl.dialects import func
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, NoneType
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, SSAValue
 
 from tilewright.backends.reference import access, cpu, host, loop, scalar
 from tilewright.backends.reference.aten import same_strides
@@ -17,7 +17,7 @@ from tilewright.backends.reference.dtypes import memory_dtype, register_dtype
 from tilewright.backends.reference.errors import ExecutionError
 from tilewright.backends.reference.frame import Frame, execute, run_block
 from tilewright.backends.reference.functions import constant
-from tilewright.dialects.loop import layout_of
+from tilewright.dialects.loop import KernelOp, layout_of
 from tilewright.dialects.sym_expr import Symbol, symbol
 from tilewright.dialects.type_guards import is_integer, is_memref, is_tensor
 
@@ -34,55 +34,66 @@ def run_function(
     """Run the function called `name` and return its results; tensors that it mutates are written.
 
     Each result has the layout of its type, or is a view of an input. Size symbols are read from the arguments;
-    `symbols` gives those that no argument has. Raises `ExecutionError` if the inputs do not fit the types, or if the
-    program does what it must not.
+    `symbols` gives those that no argument has. A kernel is run likewise, on its buffers and then the values of its
+    symbols. Raises `ExecutionError` if the inputs do not fit the types, or if the program does what it must not.
     """
-    function = find_function(module, name)
-    frame = Frame(module, bind_symbols(function, inputs, symbols or {}))
+    callee = find_callee(module, name)
+    values = {symbol(n): v for n, v in (symbols or {}).items()}
+    block = callee.body.block
+    given = list(inputs)
+    if isinstance(callee, KernelOp):
+        buffers = len(callee.buffers)
+        values |= {
+            symbol(n): v for n, v in zip(callee.symbol_names, given[buffers:], strict=False) if isinstance(v, int)
+        }
+        given = given[:buffers]
+    if len(given) != len(block.args):
+        raise ExecutionError(f"`@{name}` takes {len(block.args)} arguments, found {len(given)}")
+    for s, value in find_symbols(callee, given).items():
+        values.setdefault(s, value)
+    frame = Frame(module, values)
     with torch.no_grad():
-        for number, (argument, given) in enumerate(zip(function.body.block.args, inputs, strict=True)):
-            frame.set(argument, _input(number, argument.type, given, frame))
-        run_block(function.body.block, frame)
-        terminator = function.body.block.last_op
-        assert isinstance(terminator, func.ReturnOp)
-        return [_output(number, value, frame) for number, value in enumerate(terminator.arguments)]
+        for number, (argument, value) in enumerate(zip(block.args, given, strict=True)):
+            frame.set(argument, _input(number, argument.type, value, frame))
+        run_block(block, frame)
+        return [_output(number, value, frame) for number, value in enumerate(_returned(block))]
 
 
-def find_function(module: ModuleOp, name: str) -> func.FuncOp:
-    """Return the function called `name`. Raises `ExecutionError` if the module has none such with a body."""
-    functions = {op.sym_name.data: op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration}
-    if name not in functions:
-        known = ", ".join(f"`@{n}`" for n in functions)
+def find_callee(module: ModuleOp, name: str) -> func.FuncOp | KernelOp:
+    """Return the function or kernel called `name`. Raises `ExecutionError` if the module has none with a body."""
+    callees = {
+        op.sym_name.data: op
+        for op in module.ops
+        if isinstance(op, KernelOp) or (isinstance(op, func.FuncOp) and not op.is_declaration)
+    }
+    if name not in callees:
+        known = ", ".join(f"`@{n}`" for n in callees)
         raise ExecutionError(f"the module has no function `@{name}`; it has {known or 'none'}")
-    return functions[name]
+    return callees[name]
 
 
-def bind_symbols(function: func.FuncOp, inputs: Sequence[Input], given: Mapping[str, int]) -> dict[Symbol, int]:
-    """Return the values of the size symbols.
+def find_symbols(callee: func.FuncOp | KernelOp, inputs: Sequence[Input]) -> dict[Symbol, int]:
+    """Return the values of the size symbols that the inputs give.
 
-    A symbol is as given, or has the value of the argument that holds it, or of the first size or stride that it is
-    alone. Raises `ExecutionError` if the number of inputs is wrong.
+    A symbol has the value of the argument that holds it, or else of the first size or stride that it is alone.
     """
-    kinds = function.function_type.inputs.data
-    if len(kinds) != len(inputs):
-        raise ExecutionError(f"`@{function.sym_name.data}` takes {len(kinds)} arguments, found {len(inputs)}")
-    values = {symbol(n): v for n, v in given.items()}
-    numbers = function.attributes.get("aten.symbol_args")
+    values: dict[Symbol, int] = {}
+    numbers = callee.attributes.get("aten.symbol_args")
     if isinstance(numbers, DictionaryAttr):
         for name, number in numbers.data.items():
             assert isinstance(number, IntegerAttr)
             value = inputs[number.value.data]
             if isinstance(value, int):
-                values.setdefault(symbol(name), value)
-    for kind, value in zip(kinds, inputs, strict=True):
-        if (is_tensor(kind) or is_memref(kind)) and isinstance(value, Tensor):
-            layout = layout_of(kind)
-            if value.ndim != len(layout.sizes):
-                continue  # `_input` says so.
-            found = (*value.shape, *value.stride())
-            for expr, number in zip((*layout.sizes, *layout.strides), found, strict=True):
-                if isinstance(expr, Symbol):
-                    values.setdefault(expr, int(number))
+                values[symbol(name)] = value
+    for argument, value in zip(callee.body.block.args, inputs, strict=True):
+        if not (is_tensor(argument.type) or is_memref(argument.type)) or not isinstance(value, Tensor):
+            continue
+        layout = layout_of(argument.type)
+        if value.ndim != len(layout.sizes):
+            continue
+        for expr, found in zip((*layout.sizes, *layout.strides), (*value.shape, *value.stride()), strict=True):
+            if isinstance(expr, Symbol):
+                values.setdefault(expr, int(found))
     return values
 
 
@@ -96,18 +107,23 @@ def _input(number: int, kind: Attribute, value: Input, frame: Frame) -> Tensor |
         raise ExecutionError(f"argument {number} has type {kind}, expected a tensor, a memref or an integer")
     if not isinstance(value, Tensor):
         raise ExecutionError(f"argument {number} is {value}, expected a tensor")
-    layout = layout_of(kind)
-    found = (
-        f"argument {number} is {value.dtype} of sizes {list(value.shape)} and strides {list(value.stride())}, expected "
-    )
-    if value.dtype != memory_dtype(kind.element_type):
-        raise ExecutionError(found + str(memory_dtype(kind.element_type)))
+    layout, dtype = layout_of(kind), memory_dtype(kind.element_type)
+    if value.dtype != dtype:
+        raise ExecutionError(f"argument {number} has dtype {value.dtype}, expected {dtype}")
+    if value.ndim != len(layout.sizes):
+        raise ExecutionError(f"argument {number} has sizes {list(value.shape)}, expected {len(layout.sizes)} of them")
     sizes, strides = frame.sizes(layout.sizes), frame.sizes(layout.strides)
     if list(value.shape) != sizes:
-        raise ExecutionError(found + f"sizes {sizes}")
+        raise ExecutionError(f"argument {number} has sizes {list(value.shape)}, expected {sizes}")
     if not same_strides(value, strides):
-        raise ExecutionError(found + f"strides {strides}")
+        raise ExecutionError(f"argument {number} has strides {list(value.stride())}, expected {strides}")
     return Buffer(value.detach())
+
+
+def _returned(block: Block) -> Sequence[SSAValue]:
+    """Return what a body returns: a kernel's ends without a word."""
+    terminator = block.last_op
+    return terminator.arguments if isinstance(terminator, func.ReturnOp) else ()
 
 
 def _output(number: int, value: SSAValue, frame: Frame) -> Output:

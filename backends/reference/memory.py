@@ -133,9 +133,9 @@ def _points(
 ) -> tuple[Indices, Tensor]:
     """Return the checked indices and the values of the valid points of `shape`, in one dimension."""
     indices = _checked(op, buffer, indices, valid)
-    flat = [t.expand(tuple(shape)).reshape(-1) for t in (*indices, values)]
+    flat = [t.broadcast_to(tuple(shape)).reshape(-1) for t in (*indices, values)]
     if valid is not None:
-        chosen = valid.expand(tuple(shape)).reshape(-1)
+        chosen = valid.broadcast_to(tuple(shape)).reshape(-1)
         flat = [t[chosen] for t in flat]
     return flat[:-1], flat[-1]
 
