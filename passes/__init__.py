@@ -4,6 +4,7 @@ PASSES: dict[str, str] = {
     "buffer-reuse": "tilewright.passes.buffer_reuse:BufferReusePass",
     "bufferize": "tilewright.passes.bufferize:BufferizePass",
     "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
+    "convert-aten-to-loop": "tilewright.passes.convert_aten_to_loop:ConvertAtenToLoopPass",
     "convert-loop-to-cpu": "tilewright.passes.convert_loop_to_cpu:ConvertLoopToCpuPass",
     "loop-collapse": "tilewright.passes.loop_collapse:LoopCollapsePass",
     "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",

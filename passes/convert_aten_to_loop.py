@@ -1,0 +1,115 @@
+"""Lower ATen calls to loop nests and views.
+
+Before:
+```
+func.func @f(%x : tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>) -> tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>> {
+  %y = aten.call "aten.exp.default"(self = %x)
+      : (tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>) -> tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>
+  func.return %y : tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>
+}
+```
+After:
+```
+func.func @f(%x : tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>) -> tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>> {
+  %y = loop.nest (%i : 4, %j : 8)
+      outs(%out : tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>) attributes {origin = ["exp"]} {
+    %v = loop.load %x[%i, %j] : tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>> -> f32
+    %e = math.exp %v : f32
+    loop.store %e, %out[%i, %j] : f32, tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>
+  }
+  func.return %y : tensor<4x8xf32, #sym.layout<[4, 8], [8, 1]>>
+}
+```
+
+Each operator becomes one nest, or a view; softmax and the norms are one nest each, too. The rules are in
+`passes/lowering/`, one file per family of operators. Eager's rounding is kept: each nest rounds its results to their
+dtype, and 16-bit floats are computed with in f32. `origin` names the operators that a nest computes.
+
+A call stays what it is where there is no lowering, or none for its arguments (complex numbers, a copy to another
+device): it will run as an ATen call. So do calls that write to an argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.passes import ModulePass
+
+from tilewright.dialects.aten import CallOp
+from tilewright.dialects.loop import layout_of
+from tilewright.dialects.sym import SymbolAttr
+from tilewright.dialects.sym_expr import Ranges, integer, symbol
+from tilewright.passes.lowering import (
+    activations,
+    binary,
+    casts,
+    creation,
+    indexing,
+    norms,
+    reductions,
+    softmax,
+    unary,
+    views,
+)
+from tilewright.passes.lowering.call import Call, Lowering
+from tilewright.passes.lowering.errors import NotLoweredError
+
+_FAMILIES = (activations, binary, casts, creation, indexing, norms, reductions, softmax, unary, views)
+
+LOWERINGS: dict[str, Lowering] = {name: lower for family in _FAMILIES for name, lower in family.LOWERINGS.items()}
+"""What lowers each operator, by its name with overload."""
+
+
+def symbol_ranges(function: FuncOp) -> Ranges:
+    """Return the ranges of the size symbols that a function states."""
+    facts = function.attributes.get("aten.symbols")
+    if not isinstance(facts, DictionaryAttr):
+        return {}
+    return {
+        symbol(name): (integer(fact.data.lower), integer(fact.data.upper))
+        for name, fact in facts.data.items()
+        if isinstance(fact, SymbolAttr)
+    }
+
+
+def _on_one_device(op: CallOp) -> bool:
+    """Whether all tensors of a call are on the same device: a nest runs on one."""
+    return len({layout_of(v.type).device for v in (*op.operands, *op.results)}) <= 1
+
+
+def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:
+    """Replace a call by what `lowering` makes of it. Return whether it has a rule for the call's arguments."""
+    call = Call(op, ranges)
+    try:
+        replacements = lowering(call)
+    except NotLoweredError:
+        call.abandon()
+        return False
+    block = op.parent
+    assert block is not None
+    block.insert_ops_before(call.ops, op)
+    for result, replacement in zip(op.results, replacements, strict=True):
+        result.replace_all_uses_with(replacement)
+    block.erase_op(op)
+    return True
+
+
+@dataclass(frozen=True)
+class ConvertAtenToLoopPass(ModulePass):
+    """Lower ATen calls to loop nests and views; see the module's docstring."""
+
+    name = "convert-aten-to-loop"
+
+    keep: tuple[str, ...] = ()
+    """Operators that stay calls (`aten.exp.default`), to find out which lowering is at fault."""
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for function in [f for f in op.ops if isinstance(f, FuncOp)]:
+            ranges = symbol_ranges(function)
+            for call in [c for c in function.walk() if isinstance(c, CallOp)]:
+                lowering = None if call.operator in self.keep else LOWERINGS.get(call.operator)
+                if lowering is not None and _on_one_device(call):
+                    lower_call(call, lowering, ranges)

@@ -1,0 +1,275 @@
+"""Indexing by positions, and rearrangements that make a new tensor: concatenation, padding, flips, scatters of a slice.
+
+Positions are trusted: eager raises an error for one that is out of range, where a nest reads what lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from xdsl.dialects.builtin import i64
+from xdsl.ir import SSAValue
+
+from tilewright.dialects.loop import layout_of
+from tilewright.dialects.sym_expr import Expr, FloorDiv, Mod, integer
+from tilewright.passes.lowering.body import Body, Index, Value
+from tilewright.passes.lowering.call import Call, Lowering, element_of, sizes_of, wrap_dim
+from tilewright.passes.lowering.dtypes import Category, category, ui8
+from tilewright.passes.lowering.errors import NotLoweredError
+from tilewright.passes.lowering.nest import ZERO, broadcast, copied, gathered
+from tilewright.passes.lowering.views import position, slice_bounds
+
+
+def _position(b: Body, positions: SSAValue, index: Index) -> Expr:
+    """Load a position and return it as an index."""
+    return b.as_index(b.load(positions, index))
+
+
+def _wrapped_position(b: Body, positions: SSAValue, index: Index, size: Expr) -> Expr:
+    """Load a position, which counts from the end where it is negative."""
+    loaded = b.cast(b.load(positions, index), element_of(positions), i64)
+    from_end = b.add(loaded, b.constant(size if not size.is_Integer else int(size), i64))
+    return b.as_index(b.select(b.compare("lt", loaded, 0), from_end, loaded))
+
+
+def _check_positions(positions: SSAValue) -> None:
+    element = element_of(positions)
+    if category(element) is not Category.INTEGER or element == ui8:
+        raise NotLoweredError(f"positions of type {element}")
+
+
+def _embedding(call: Call) -> Sequence[SSAValue]:
+    """Take rows of a table. `padding_idx` and `scale_grad_by_freq` matter to the gradient only."""
+    weight, positions = call.tensor("weight"), call.tensor("indices")
+    _check_positions(positions)
+    rank = len(sizes_of(positions))
+    return gathered(call, lambda b, i: b.load(weight, [_position(b, positions, i[:rank]), *i[rank:]]))
+
+
+def _index_select(call: Call) -> Sequence[SSAValue]:
+    source, positions = call.tensor("self"), call.tensor("index")
+    rank = len(sizes_of(source))
+    d = call.dim("dim", rank)
+    _check_positions(positions)
+    if rank == 0:
+        raise NotLoweredError("a selection from a tensor without dimensions")
+
+    def value(b: Body, index: Index) -> Value:
+        place = _position(b, positions, [index[d]] if sizes_of(positions) else [])
+        return b.load(source, [*index[:d], place, *index[d + 1 :]])
+
+    return gathered(call, value)
+
+
+def _gather(call: Call) -> Sequence[SSAValue]:
+    source, positions = call.tensor("self"), call.tensor("index")
+    d = call.dim("dim", len(sizes_of(source)))
+    _check_positions(positions)
+    if not sizes_of(source) or not sizes_of(positions):
+        raise NotLoweredError("a gather on a tensor without dimensions")
+
+    def value(b: Body, index: Index) -> Value:
+        place = _position(b, positions, index)
+        return b.load(source, [*index[:d], place, *index[d + 1 :]])
+
+    return gathered(call, value)
+
+
+def _index(call: Call) -> Sequence[SSAValue]:
+    """Index some dimensions by tensors that broadcast against each other.
+
+    Their common dimensions stand where the first of the indexed ones stood if these are adjacent, else in front.
+    """
+    source, given = call.tensor("self"), call.tensors("indices")
+    sizes = sizes_of(source)
+    positions = {d: p for d, p in enumerate(given) if p is not None}
+    for p in positions.values():
+        _check_positions(p)
+    indexed = list(positions)
+    if not indexed:
+        raise NotLoweredError("no positions")
+    common = max(len(sizes_of(p)) for p in positions.values())
+    adjacent = indexed[-1] - indexed[0] == len(indexed) - 1
+    first = indexed[0] if adjacent else 0
+
+    def value(b: Body, index: Index) -> Value:
+        shared, others = index[first : first + common], iter([*index[:first], *index[first + common :]])
+        places = {d: _wrapped_position(b, p, broadcast(p, shared), sizes[d]) for d, p in positions.items()}
+        return b.load(source, [places[d] if d in places else next(others) for d in range(len(sizes))])
+
+    return gathered(call, value)
+
+
+def _cat(call: Call) -> Sequence[SSAValue]:
+    """Concatenate: each element is loaded from the operand it lies in; the loads from the others are masked off."""
+    out = call.result
+    # An operand of size [0] is allowed among operands of any rank.
+    tensors = [t for t in call.tensors("tensors") if t is not None and sizes_of(t) != (0,)]
+    rank = len(layout_of(out).sizes)
+    d = call.dim("dim", rank)
+    if not tensors or any(len(sizes_of(t)) != rank for t in tensors):
+        raise NotLoweredError("a concatenation of tensors of different ranks")
+    starts = list(accumulate((sizes_of(t)[d] for t in tensors), initial=ZERO))
+
+    def value(b: Body, index: Index) -> Value:
+        place = b.index_value(index[d])
+        result = b.constant(0, out.element_type)
+        for number, tensor in reversed(list(enumerate(tensors))):
+            start, end = starts[number : number + 2]
+            mask = _between(b, place, start if number else None, end if number < len(tensors) - 1 else None)
+            result = _load_masked(b, tensor, _moved(index, d, -start), mask, result)
+        return result
+
+    return gathered(call, value)
+
+
+def _between(b: Body, place: Value, low: Expr | None, high: Expr | None) -> Value | None:
+    """Test whether an index value is at least `low` and below `high`; None where there is nothing to test."""
+    above = None if low is None else b.compare("ge", place, b.index_value(low))
+    below = None if high is None else b.compare("lt", place, b.index_value(high))
+    return b.both(above, below) if above is not None and below is not None else above or below
+
+
+def _load_masked(b: Body, source: SSAValue, index: Index, mask: Value | None, otherwise: Value) -> Value:
+    """Load an element as one of the result's dtype; where the mask is false the value is `otherwise`."""
+    element = element_of(source)
+    if mask is None:
+        return b.cast(b.load(source, index), element, b.element)
+    if element == b.element:
+        return b.load(source, index, mask=mask, otherwise=otherwise)
+    loaded = b.load(source, index, mask=mask, otherwise=b.constant(0, element))
+    return b.select(mask, b.cast(loaded, element, b.element), otherwise)
+
+
+def _moved(index: Index, d: int, by: Expr) -> Index:
+    return [*index[:d], index[d] + by, *index[d + 1 :]]
+
+
+def _stack(call: Call) -> Sequence[SSAValue]:
+    tensors = [t for t in call.tensors("tensors") if t is not None]
+    d = call.dim("dim", len(layout_of(call.result).sizes))
+
+    def value(b: Body, index: Index) -> Value:
+        inner = [*index[:d], *index[d + 1 :]]
+        result = b.cast(b.load(tensors[-1], inner), element_of(tensors[-1]), b.element)
+        for number, tensor in reversed(list(enumerate(tensors[:-1]))):
+            mask = b.compare("eq", b.index_value(index[d]), number)
+            result = _load_masked(b, tensor, inner, mask, result)
+        return result
+
+    return gathered(call, value)
+
+
+def _pad(call: Call) -> Sequence[SSAValue]:
+    """Pad with a constant; a negative width crops. Widths come in pairs, those of the last dimension first."""
+    source, widths = call.tensor("self"), call.sizes("pad") or ()
+    sizes = sizes_of(source)
+    last = len(sizes) - 1
+    before = {last - n: width for n, width in enumerate(widths[::2])}
+    after = {last - n: width for n, width in enumerate(widths[1::2])}
+
+    def value(b: Body, index: Index) -> Value:
+        padding = b.constant(call.number("value"), b.element, rounded=True)
+        mask: Value | None = None
+        places: Index = []
+        for d, size in enumerate(sizes):
+            left = before.get(d, ZERO)
+            places.append(index[d] - left)
+            low = left if _may_be_positive(left) else None
+            high = left + size if _may_be_positive(after.get(d, ZERO)) else None
+            test = _between(b, b.index_value(index[d]), low, high) if low is not None or high is not None else None
+            mask = test if mask is None or test is None else b.both(mask, test)
+        return _load_masked(b, source, places, mask, padding)
+
+    return gathered(call, value)
+
+
+def _may_be_positive(width: Expr) -> bool:
+    return not width.is_Integer or int(width) > 0
+
+
+def _flip(call: Call) -> Sequence[SSAValue]:
+    source = call.tensor("self")
+    sizes = sizes_of(source)
+    flipped = {wrap_dim(d, len(sizes)) for d in call.integers("dims") or ()}
+    return copied(call, source, lambda i: [size - 1 - x if d in flipped else x for d, (x, size) in _sized(i, sizes)])
+
+
+def _roll(call: Call) -> Sequence[SSAValue]:
+    """Rotate along some dimensions, or all elements in row-major order if none is given."""
+    source = call.tensor("self")
+    sizes = sizes_of(source)
+    shifts, dims = call.sizes("shifts") or (), call.integers("dims") or ()
+    if len(shifts) != len(dims) or len({wrap_dim(d, len(sizes)) for d in dims}) != len(dims):
+        raise NotLoweredError("a rotation of the elements in row-major order")
+    by = {wrap_dim(d, len(sizes)): shift for d, shift in zip(dims, shifts, strict=True)}
+
+    def access(index: Index) -> Index:
+        return [Mod(x - by[d], size) if d in by and size != 0 else x for d, (x, size) in _sized(index, sizes)]
+
+    return copied(call, source, access)
+
+
+def _repeat(call: Call) -> Sequence[SSAValue]:
+    """Repeat along each dimension, and along new ones in front."""
+    source = call.tensor("self")
+    sizes = sizes_of(source)
+    added = len(layout_of(call.result).sizes) - len(sizes)
+    return copied(
+        call, source, lambda i: [Mod(x, size) if size != 0 else ZERO for _, (x, size) in _sized(i[added:], sizes)]
+    )
+
+
+def _sized(index: Index, sizes: Sequence[Expr]) -> list[tuple[int, tuple[Expr, Expr]]]:
+    """Return the dimensions with index and size."""
+    return list(enumerate(zip(index, sizes, strict=True)))
+
+
+def _select_scatter(call: Call) -> Sequence[SSAValue]:
+    """Copy `self`, with `src` in the place of one position along a dimension."""
+    source = call.tensor("self")
+    sizes = sizes_of(source)
+    d = call.dim("dim", len(sizes))
+    place = position(call, call.size("index"), sizes[d])
+
+    def value(b: Body, index: Index) -> Value:
+        mask = b.compare("eq", b.index_value(index[d]), b.index_value(place))
+        return _load_masked(b, call.tensor("src"), [*index[:d], *index[d + 1 :]], mask, b.load(source, index))
+
+    return gathered(call, value)
+
+
+def _slice_scatter(call: Call) -> Sequence[SSAValue]:
+    """Copy `self`, with `src` in the place of a slice."""
+    source, part = call.tensor("self"), call.tensor("src")
+    d = call.dim("dim", len(sizes_of(source)))
+    start, step = slice_bounds(call, sizes_of(source)[d])
+    end = start + step * sizes_of(part)[d]
+
+    def value(b: Body, index: Index) -> Value:
+        mask = _between(b, b.index_value(index[d]), start, end)
+        assert mask is not None
+        if step > 1:
+            mask = b.both(mask, b.compare("eq", b.index_value(Mod(index[d] - start, integer(step))), 0))
+        inner = [*index[:d], FloorDiv(index[d] - start, integer(step)), *index[d + 1 :]]
+        return _load_masked(b, part, inner, mask, b.load(source, index))
+
+    return gathered(call, value)
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "aten.embedding.default": _embedding,
+    "aten.index_select.default": _index_select,
+    "aten.gather.default": _gather,
+    "aten.index.Tensor": _index,
+    "aten._unsafe_index.Tensor": _index,
+    "aten.cat.default": _cat,
+    "aten.stack.default": _stack,
+    "aten.constant_pad_nd.default": _pad,
+    "aten.flip.default": _flip,
+    "aten.roll.default": _roll,
+    "aten.repeat.default": _repeat,
+    "aten.select_scatter.default": _select_scatter,
+    "aten.slice_scatter.default": _slice_scatter,
+}

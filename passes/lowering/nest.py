@@ -1,0 +1,78 @@
+"""Puts scalar operations into loop nests: copies, elementwise nests, and the index arithmetic of broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.ir import Attribute, SSAValue
+
+from tilewright.dialects.loop import Bounds, NestOp, layout_of
+from tilewright.dialects.sym_expr import Expr, dim, integer
+from tilewright.passes.lowering.body import Body, Index, Value, name_indices
+from tilewright.passes.lowering.call import Call, Tensor, element_of, sizes_of
+
+ZERO = integer(0)
+
+
+def nest(
+    call: Call,
+    element: Attribute,
+    sizes: Sequence[Expr],
+    outs: Sequence[Tensor],
+    fill: Callable[[Body, Index, Sequence[Value]], None],
+) -> Sequence[SSAValue]:
+    """Add a nest of loops over `sizes` that computes tensors of types `outs`, and return them.
+
+    `fill` gets a body for operands that meet in dtype `element`, the indices of the loops, and the destinations to
+    store to.
+    """
+    op = NestOp.get(Bounds.extents(sizes), outs)
+    op.location = call.op.location
+    op.attributes["origin"] = _origin(call.name)
+    call.ops.append(op)
+    indices = op.indices
+    name_indices(indices, 0)
+    for destination in op.destinations:
+        destination.name_hint = "out"
+    fill(Body(call, element, op.block, indices), [dim(i) for i in range(len(indices))], op.destinations)
+    return op.results
+
+
+def pointwise(call: Call, element: Attribute, value: Callable[[Body, Index], Value]) -> Sequence[SSAValue]:
+    """Add a nest that computes each element of the result by itself, as a value of the compute type of `element`."""
+    out = call.result
+
+    def fill(body: Body, index: Index, destinations: Sequence[Value]) -> None:
+        body.store(value(body, index), destinations[0], index)
+
+    return nest(call, element, layout_of(out).sizes, [out], fill)
+
+
+def gathered(call: Call, value: Callable[[Body, Index], Value]) -> Sequence[SSAValue]:
+    """Add a nest that gives each element of the result as a value of the result's own dtype, by no arithmetic."""
+    out = call.result
+
+    def fill(body: Body, index: Index, destinations: Sequence[Value]) -> None:
+        body.store_as(value(body, index), destinations[0], index)
+
+    return nest(call, out.element_type, layout_of(out).sizes, [out], fill)
+
+
+def copied(call: Call, source: SSAValue, access: Callable[[Index], Index]) -> Sequence[SSAValue]:
+    """Add a nest whose element at an index is that of `source` at `access` of it, converted to the result's dtype."""
+    kind, target = element_of(source), call.result.element_type
+    return gathered(call, lambda b, i: b.cast(b.load(source, access(i)), kind, target))
+
+
+def broadcast(value: SSAValue, index: Index) -> Index:
+    """Return the index of a tensor whose dimensions align with the last ones of `index`; a size of one repeats."""
+    sizes = sizes_of(value)
+    aligned = index[len(index) - len(sizes) :]
+    return [ZERO if size == 1 else i for size, i in zip(sizes, aligned, strict=True)]
+
+
+@lru_cache(maxsize=1024)
+def _origin(name: str) -> Attribute:
+    return ArrayAttr([StringAttr(name)])
