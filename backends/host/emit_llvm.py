@@ -20,7 +20,6 @@ from tilewright.backends.host.llvm_text import FunctionText
 from tilewright.backends.host.plan import HostPlan, byte_offset, element_type, is_buffer, layout
 from tilewright.backends.host.routes import CallbackRoute, DispatcherRoute, Route, ShimRoute, choose_route
 from tilewright.dialects import host
-from tilewright.dialects.sym import free_symbols
 
 KERNEL_PREFIX = "kernel."
 """What goes before a kernel's name in the symbols of a program, so that no kernel hides a function of PyTorch."""
@@ -103,7 +102,7 @@ class _Emitter:
         self._failed = self.text.new_label()
 
     def symbols(self) -> None:
-        """Read the size symbols and check that they are all that the program uses."""
+        """Read the size symbols."""
         for source in self._plan.symbols:
             place = self._scalar(self._frame.symbols[source.name])
             if source.dim is not None:
@@ -113,13 +112,6 @@ class _Emitter:
                 status = self.text.call("i32", function, [f"ptr {handle}", f"i64 {source.dim}", f"ptr {place}"])
                 self._check(status, InputSite(self._plan.arguments[source.argument], source.argument))
             self.text.bind(source.name, self.text.value(f"load i64, ptr {place}"))
-        known = set(self._frame.symbols)
-        for value in (*self._plan.arguments, *(r for op in self._plan.ops for r in op.results)):
-            if is_buffer(value):
-                kind = layout(value)
-                for symbol in free_symbols((*kind.sizes, *kind.strides, kind.offset)):
-                    if symbol not in known:
-                        raise VerifyException(f"no argument of `@{self._plan.name}` provides the size `{symbol}`")
 
     def check_input(self, argument: SSAValue, number: int) -> None:
         """Compare an input with its type."""

@@ -159,7 +159,7 @@ class _Emitter:
         try:
             return python_text(expr, self._symbols)
         except KeyError as error:
-            raise VerifyException(f"no argument of `@{self._plan.name}` provides the size `{error.args[0]}`") from error
+            raise VerifyException(f"no argument provides the size `{error.args[0]}`") from error
 
     def _tuple(self, exprs: tuple[Expr, ...]) -> str:
         items = [self._text(e) for e in exprs]

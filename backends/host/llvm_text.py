@@ -1,9 +1,10 @@
 """A function of LLVM IR under construction, as text: values, constants, declarations and size arithmetic."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import sympy
+from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.host.expressions import ordered_args
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol
@@ -83,13 +84,13 @@ class FunctionText:
         self._expressions[symbol] = value
 
     def expression(self, expr: Expr) -> str:
-        """Compute a size expression; equal ones are computed once. Raises KeyError for a symbol that is not bound."""
+        """Compute a size expression; equal ones are computed once. Raises `VerifyException` for an unbound symbol."""
         if expr.is_Integer:
             return str(int(expr))
         known = self._expressions.get(expr)
         if known is None:
             if isinstance(expr, sympy.Symbol):
-                raise KeyError(expr.name)
+                raise VerifyException(f"no argument provides the size `{expr.name}`")
             known = self._expressions[expr] = self._compute(expr)
         return known
 
@@ -148,7 +149,7 @@ class FunctionText:
         """Let later arrays take the place of all that were made."""
         self._scratch_used = 0
 
-    def finish(self, signature: str, needs: Callable[[], Mapping[str, str]] | None = None) -> str:
+    def finish(self, signature: str) -> str:
         """Return the module: constants, declarations, definitions, and the function."""
         constants = [f"{name} = private unnamed_addr constant {text}" for text, name in self._constants.items()]
         scratch = f"  %scratch = alloca i64, i64 {self._scratch_size}" if self._scratch_size else None

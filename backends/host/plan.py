@@ -187,7 +187,7 @@ def _symbol_sources(function: func.FuncOp) -> tuple[SymbolSource, ...]:
         kind = layout(argument)
         for exprs, is_stride in ((kind.sizes, False), (kind.strides, True)):
             for dim, expr in enumerate(exprs):
-                if expr.is_Symbol:
+                if isinstance(expr, Symbol):
                     sources.setdefault(expr, SymbolSource(expr, number, dim, is_stride))
     return tuple(sources.values())
 

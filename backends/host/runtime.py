@@ -91,8 +91,8 @@ def load_program(
 ) -> Program:
     """Load the one host program in `module`.
 
-    `kernels` has the code of each kernel that is launched, by name: `void kernel(buffers.., symbols..)` on
-    the addresses of first elements. `constants` are the tensors for the last arguments. Without `check_inputs` the caller
+    `kernels` has the code of each kernel that is launched, by name: `void kernel(buffers.., symbols..)` on the
+    addresses of first elements. `constants` are the tensors for the last arguments. Without `check_inputs` the caller
     warrants that tensors are as the program's types say. `store` keeps compiled programs. Raises `VerifyException` if
     the program is malformed or lacks a kernel.
     """
@@ -208,6 +208,8 @@ class _PythonExecutor:
     def run(self, inputs: list[Argument]) -> list[Argument]:
         arguments = tuple(inputs)
         inputs.clear()
+        # Asking makes this thread take over what `torch.set_num_threads` said, as the native entry does.
+        torch.get_num_threads()
         with torch.no_grad():
             return self._program(self._kernels, self._constants, *arguments)
 

@@ -1,9 +1,11 @@
 """Host programs written by hand, with kernels written by hand as LLVM IR."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
@@ -63,10 +65,11 @@ define void @sleep(ptr %a, ptr %b, i64 %n) {
 }
 """
 
-# What a kernel computes is not the host program's affair: for the verifier of `host.launch` these bodies are as good as any.
+# What a kernel computes is not the host program's affair: to the verifier these bodies are as good as any.
 DECLARATIONS = "".join(
     f"""
-loop.kernel @{name}(%a : memref<?xf32, #sym.layout<[n0], [1]>>, %b : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0] {{
+loop.kernel @{name}(
+    %a : memref<?xf32, #sym.layout<[n0], [1]>>, %b : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0] {{
   loop.nest (%i : n0) {{
     %v = loop.load %a[%i] : memref<?xf32, #sym.layout<[n0], [1]>> -> f32
     loop.store %v, %b[%i] : f32, memref<?xf32, #sym.layout<[n0], [1]>>
@@ -105,7 +108,9 @@ def parse_program() -> Callable[[str], ModuleOp]:
 def load() -> Load:
     """Loads the text of a host program."""
 
-    def load_text(text: str, mode: Mode = "native", constants: Sequence[Tensor] = (), check_inputs: bool = True) -> Program:
+    def load_text(
+        text: str, mode: Mode = "native", constants: Sequence[Tensor] = (), check_inputs: bool = True
+    ) -> Program:
         return load_program(parse(text), kernel_functions(), constants, mode=mode, check_inputs=check_inputs)
 
     return load_text
@@ -114,6 +119,21 @@ def load() -> Load:
 @pytest.fixture(params=["native", "python"])
 def load_either(request: pytest.FixtureRequest, load: Load) -> Load:
     """Loads the text of a host program in each mode: both must do the same."""
-    return lambda text, **options: load(text, mode=request.param, **options)
+
+    def load_text(text: str, **options: Any) -> Program:
+        return load(text, mode=request.param, **options)
+
+    return load_text
 
 
+@pytest.fixture
+def define_operator() -> Iterator[Callable[[str, Callable[..., Tensor]], None]]:
+    """Defines an operator `tilewright_test::..` with a schema, implemented in Python, for one test."""
+    torch_library: Any = torch.library
+    with torch_library._scoped_library("tilewright_test", "DEF") as library:
+
+        def define(schema: str, function: Callable[..., Tensor]) -> None:
+            library.define(schema)
+            library.impl(schema[: schema.index("(")], function, "CPU")
+
+        yield define
