@@ -36,12 +36,14 @@ class Combiner:
     """A way to combine tuples of `arity` slots.
 
     `identity(types)` gives the neutral constants; `combine(emit, a, b)` emits the operations that combine two tuples,
-    on scalars or on vectors lane by lane, and returns the result. In `b` are the later elements.
+    on scalars or on vectors lane by lane, and returns the result. In `b` are the later elements. `extend`, if there is
+    one, is a cheaper `combine` for when the index in `b` is above that in `a`.
     """
 
     arity: int
     identity: Callable[[Sequence[Attribute]], tuple[FloatAttr | IntegerAttr, ...]]
     combine: Callable[[Emit, Slots, Slots], list[SSAValue]]
+    extend: Callable[[Emit, Slots, Slots], list[SSAValue]] | None = None
 
 
 def _constant(kind: Attribute, value: float) -> FloatAttr | IntegerAttr:
@@ -93,6 +95,18 @@ def _arg(predicate: str) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
     return combine
 
 
+def _extend_arg(worse_or_same: str) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
+    """Do as `_arg` where all of `b` comes after all of `a`: a tie stays with `a`, and so does a NaN."""
+
+    def extend(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
+        keep = emit(CmpOp.get(worse_or_same, b[0], a[0]))
+        if is_float(a[0].type):
+            keep = emit(arith.OrIOp(keep, emit(CmpOp.get("ne", a[0], a[0]))))
+        return [emit(SelectOp.get(keep, x, y)) for x, y in zip(a, b, strict=True)]
+
+    return extend
+
+
 def _welford(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
     """Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979)."""
     count = emit(arith.AddfOp(a[2], b[2]))
@@ -116,8 +130,8 @@ COMBINERS: dict[str, Combiner] = {
     "umin": Combiner(1, lambda t: (_constant(t[0], -1),), _binary(arith.MinimumfOp, arith.MinUIOp)),
     "any": Combiner(1, lambda t: (_constant(t[0], 0),), _binary(arith.MaximumfOp, arith.OrIOp)),
     "all": Combiner(1, lambda t: (_constant(t[0], 1),), _binary(arith.MinimumfOp, arith.AndIOp)),
-    "argmax": Combiner(2, lambda t: (_lowest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("gt")),
-    "argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("lt")),
+    "argmax": Combiner(2, lambda t: (_lowest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("gt"), _extend_arg("le")),
+    "argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("lt"), _extend_arg("ge")),
     "welford": Combiner(3, lambda t: (_constant(t[0], 0), _constant(t[1], 0), _constant(t[2], 0)), _welford),
 }
 """Every combiner by name. NaN propagates through `max` and `min`; `umax` and `umin` take integers as unsigned; `any`

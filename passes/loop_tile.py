@@ -148,17 +148,17 @@ class LoopTilePass(ModulePass):
     size: int = 4096
     """The elements of a tile whose accesses are all contiguous."""
 
-    transposed: int = 64
-    """The length of a rectangular tile along the loop that does not become the lanes."""
+    columns: int = 64
+    """The columns of a tile when a reduction runs over rows."""
+
+    across: int = 64
+    """The length of a rectangular tile along the loop that will not take lanes."""
+
+    along: int = 16
+    """The length of a rectangular tile along the loop that will take lanes."""
 
     block: int = 512
-    """The elements that are added up one after the other before a new partial sum begins."""
-
-    lanes: int = 16
-    """The f32 that fill a vector register, as in `vectorize`."""
-
-    unroll: int = 4
-    """How many registers a value of a cheap loop may take, as in `vectorize`."""
+    """The elements that are added up one after the other, in each lane, before a new partial sum begins."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for kernel in op.walk():
@@ -170,7 +170,7 @@ class LoopTilePass(ModulePass):
         if nest.lanes is not None or any(d.step != 1 or d.lower != 0 for d in nest.loops.dims):
             return
         space = IndexSpace()
-        choices = CostModel(space, self.lanes, self.unroll).best(nest).choices
+        choices = CostModel(space).best(nest).choices
         for op in [o for o in nest.walk() if isinstance(o, ReduceOp)]:
             self._block(space, op, choices)
         on_nest = next((c for c in choices if c.loop is nest), None)
@@ -183,11 +183,11 @@ class LoopTilePass(ModulePass):
     def _sizes(self, space: IndexSpace, nest: NestOp, choice: Choice, leaf: bool) -> list[tuple[int, int]]:
         """Return the loops of `nest` to tile, innermost last, with the sizes of their tiles."""
         if not leaf:
-            return [(choice.position, choice.lanes)]
+            return [(choice.position, self.columns)]
         across = _transposed(space, nest, choice.position)
         if across is None:
             return [(choice.position, self.size)]
-        return [(across, self.transposed), (choice.position, choice.lanes)]
+        return [(across, self.across), (choice.position, self.along)]
 
     def _block(self, space: IndexSpace, op: ReduceOp, choices: Sequence[Choice]) -> None:
         """Cut a long sum into blocks."""
@@ -198,7 +198,7 @@ class LoopTilePass(ModulePass):
             return
         choice = next((c for c in choices if c.loop is op), None)
         position = len(dims) - 1 if choice is None else choice.position
-        size = self.block * (1 if choice is None else choice.lanes)
+        size = self.block * (1 if choice is None else 16)
         extents = [space.simplify(d.upper - d.lower) for d in dims]
         total = 1
         for extent in extents:

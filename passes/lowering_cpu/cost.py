@@ -23,9 +23,6 @@ from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, slot_
 UNKNOWN_TRIPS = 128
 """How many iterations a loop with a symbolic extent is taken to have."""
 
-LANES = 16
-"""The lanes that costs of vector operations are given for: as many f32 as a register of 512 bits holds."""
-
 _CHEAP_MATH = frozenset(
     {"math.absf", "math.absi", "math.ceil", "math.copysign", "math.floor", "math.fma", "math.round", "math.roundeven", "math.trunc"}
 )
@@ -56,7 +53,7 @@ def _scalar_cost(op: Operation) -> float:
 
 
 def _vector_cost(op: Operation) -> float:
-    """Return what `LANES` elements of `op` cost, other than a load or store."""
+    """Return what a register full of elements of `op` costs, other than a load or store."""
     if isinstance(op, (ApplyOp, YieldOp)) or op.has_trait(ConstantLike):
         return 0.0
     if is_heavy(op):
@@ -96,7 +93,7 @@ class CostModel:
     """Costs of the loops of one kernel; `lanes` f32 fill a vector register."""
 
     space: IndexSpace
-    lanes: int = LANES
+    lanes: int = 16
     unroll: int = 4
     """By how much cheap loops may exceed one register per value."""
     _plans: dict[Loop, Plan] = field(default_factory=dict[Loop, "Plan"])
@@ -165,9 +162,9 @@ class CostModel:
         return total
 
     def _registers(self, op: Operation, lanes: int) -> float:
-        """Return by how much `op` on `lanes` elements exceeds one of f32 on `LANES`."""
+        """Return how many registers `op` on `lanes` elements takes."""
         width = max((_width(v.type) for v in (*op.operands, *op.results)), default=4)
-        return max(1.0, lanes * width / (4 * LANES))
+        return max(1.0, lanes * width / (4 * self.lanes))
 
     def _access_cost(self, op: LoadOp | StoreOp, found: AbstractSet[SSAValue], index: Symbol, lanes: int) -> float:
         """Return what an access of `lanes` elements costs."""

@@ -12,9 +12,10 @@ from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects import cpu
 from tilewright.dialects.access import is_index
-from tilewright.dialects.combiners import COMBINERS, element_type
+from tilewright.dialects.combiners import COMBINERS, Emit, Slots, element_type
 from tilewright.dialects.loop import (
     ApplyOp,
+    CastOp,
     CombineOp,
     ForOp,
     KernelOp,
@@ -31,7 +32,7 @@ from tilewright.dialects.sym_expr import Expr, FloorDiv
 from tilewright.passes.lowering_cpu.address import AddressBuilder, Lanes
 from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
 from tilewright.passes.lowering_cpu.cost import CostModel
-from tilewright.passes.lowering_cpu.index_space import IndexSpace
+from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.legality import slot_groups
 
 Carried = Sequence[SSAValue]
@@ -273,15 +274,20 @@ class KernelLowering:
     def lower_reduce(self, op: ReduceOp) -> Carried:
         kinds = [r.type for r in op.results_]
         start: list[SSAValue] = [self.value(v) for v in op.init]
-        if not start:
-            start = [v for name, slots in slot_groups(op) for v in self.identity(name, kinds[slots])]
+        combines: list[Callable[[Emit, Slots, Slots], list[SSAValue]]] = []
+        for name, slots in slot_groups(op):
+            combiner = COMBINERS[name]
+            rising = combiner.extend is not None and self.index_rises(op, op.yielded.values[slots][1])
+            combines.append(combiner.extend if combiner.extend is not None and rising else combiner.combine)
+            if not op.init:
+                start += self.identity(name, kinds[slots], rising)
 
         def body(carried: Carried) -> Carried:
             self.lower_body(op)
             results: list[SSAValue] = []
-            for name, slots in slot_groups(op):
+            for combine, (_, slots) in zip(combines, slot_groups(op), strict=True):
                 new = [self.value(v) for v in op.yielded.values[slots]]
-                results += COMBINERS[name].combine(self.builder.emit, carried[slots], new)
+                results += combine(self.builder.emit, carried[slots], new)
             mask = self.optional(op.mask)
             if mask is None:
                 return results
@@ -289,14 +295,28 @@ class KernelLowering:
 
         return self.lower_loops(op, 0, start, body)
 
-    def identity(self, name: str, kinds: Sequence[Attribute]) -> list[SSAValue]:
-        """Return the neutral values of a combiner."""
-        constants = COMBINERS[name].identity([element_type(k) for k in kinds])
+    def identity(self, name: str, kinds: Sequence[Attribute], rising: bool) -> list[SSAValue]:
+        """Return the neutral values of a combiner; with `rising`, index zero, which then is the first, is neutral too."""
+        constants = list(COMBINERS[name].identity([element_type(k) for k in kinds]))
+        if rising:
+            constants[1] = IntegerAttr(0, element_type(kinds[1]))
         values = [self.builder.constant(c) for c in constants]
         return [
             self.builder.broadcast(v, k.get_shape()[0]) if isinstance(k, VectorType) else v
             for v, k in zip(values, kinds, strict=True)
         ]
+
+    def index_rises(self, op: ReduceOp, index: SSAValue) -> bool:
+        """Whether `index` grows from each iteration of a reduction to the next, from zero if nothing came before."""
+        dims = self.space.loops(op)
+        if len(dims) != 1 or not isinstance(index.owner, CastOp) or not is_index(index.owner.input):
+            return False
+        loop_index = self.space.expr(op.indices[0])
+        expr = self.space.expr(index.owner.input)
+        by = stride(expr, loop_index)
+        if by is None or not by.is_Integer or by <= 0:
+            return False
+        return bool(op.init) or expr.xreplace({loop_index: dims[0].lower}) == 0
 
     def lower_combine(self, op: CombineOp) -> Carried:
         vectors = [self.value(v) for v in op.inputs]

@@ -51,7 +51,12 @@ ELEMENTS = {
     torch.bool: "i1",
 }
 
-PASSES: tuple[ModulePass, ...] = (LoopCollapsePass(), LoopTilePass(), VectorizePass(), ConvertLoopToCpuPass())
+
+
+def passes(lanes: int = native_target().vector_bits // 32) -> tuple[ModulePass, ...]:
+    """Return the passes from a kernel to CPU operations, for registers of `lanes` f32; by default those of this machine."""
+    return LoopCollapsePass(), LoopTilePass(), VectorizePass(lanes=lanes), ConvertLoopToCpuPass()
+
 
 
 @dataclass
@@ -65,7 +70,7 @@ class Kernel:
     buffers: dict[str, Tensor]
     outputs: Sequence[str]
     sizes: dict[str, int] = field(default_factory=dict[str, int])
-    passes: Sequence[ModulePass] = PASSES
+    passes: Sequence[ModulePass] = field(default_factory=passes)
 
     def type_of(self, name: str) -> str:
         # The number of elements is a symbol of its own: what a kernel accesses never follows from it.
