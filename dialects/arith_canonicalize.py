@@ -1,7 +1,7 @@
 """How the operations of `arith` fold: only where the result is the same for every input, bit by bit.
 
-`x + 0.0` is not `x` (for -0.0), `x * 0.0` is not 0 (for NaN and infinities) and `x - x` is not 0: none of these is here.
-A NaN's payload is not kept.
+`x + 0.0` is not `x` (for -0.0), `x * 0.0` is not 0 (for NaN and infinities) and `x - x` is not 0: none of these is
+here. A NaN's payload is not kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, Float32Type, Float64Type, FloatAttr, IndexType, IntegerAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from tilewright.dialects.type_guards import is_integer
+from tilewright.dialects.type_guards import is_float_constant, is_integer, is_integer_constant
 
 Folded = SSAValue | Attribute | None
 Fold = Callable[[Operation], Folded]
@@ -25,20 +25,20 @@ def constant_of(value: SSAValue) -> Attribute | None:
     owner = value.owner
     if not isinstance(owner, arith.ConstantOp):
         return None
-    constant: Attribute = owner.properties["value"]
-    return constant if isinstance(constant, (FloatAttr, IntegerAttr)) else None
+    constant = owner.properties["value"]
+    return constant if is_float_constant(constant) or is_integer_constant(constant) else None
 
 
 def float_of(value: SSAValue) -> float | None:
     """Return the number that `value` is, if it is a float constant."""
     constant = constant_of(value)
-    return constant.value.data if isinstance(constant, FloatAttr) else None
+    return constant.value.data if constant is not None and is_float_constant(constant) else None
 
 
 def int_of(value: SSAValue) -> int | None:
     """Return the number that `value` is, if it is an integer constant: 0 or 1 for i1, signed for other types."""
     constant = constant_of(value)
-    if not isinstance(constant, IntegerAttr):
+    if constant is None or not is_integer_constant(constant):
         return None
     number = constant.value.data
     return number & 1 if is_bool(constant.type) else number

@@ -1,20 +1,29 @@
-"""What the pass `canonicalize` may ask of any operation: what it folds to, and what it sheds. New dialects add their tables here."""
+"""What the pass `canonicalize` asks of any operation: what it folds to, and what it sheds.
+
+New dialects add their tables here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from xdsl.dialects.arith import ConstantOp
-from xdsl.dialects.builtin import FloatAttr, IntegerAttr
 from xdsl.ir import Attribute, Operation
 
 from tilewright.dialects.arith_canonicalize import ARITH_FOLDS, Fold, Folded
 from tilewright.dialects.loop import NestOp
 from tilewright.dialects.loop_canonicalize import LOOP_FOLDS, drop_unused_outputs
+from tilewright.dialects.type_guards import is_float_constant, is_integer_constant
 
 FOLDS: dict[type[Operation], Fold] = {**ARITH_FOLDS, **LOOP_FOLDS}
 
-PRUNE: dict[type[Operation], Callable[[Operation], Operation]] = {NestOp: drop_unused_outputs}
+
+def _prune_nest(op: Operation) -> Operation:
+    assert isinstance(op, NestOp)
+    return drop_unused_outputs(op)
+
+
+PRUNE: dict[type[Operation], Callable[[Operation], Operation]] = {NestOp: _prune_nest}
 """For an operation with several results: how to make one without those that have no uses."""
 
 SCOPES: frozenset[type[Operation]] = frozenset({NestOp})
@@ -29,5 +38,5 @@ def fold(op: Operation) -> Folded:
 
 def constant(value: Attribute) -> Operation:
     """Return an operation that gives the scalar constant `value`."""
-    assert isinstance(value, (FloatAttr, IntegerAttr))
+    assert is_float_constant(value) or is_integer_constant(value)
     return ConstantOp.create(result_types=[value.type], properties={"value": value})

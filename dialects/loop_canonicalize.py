@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, Float32Type, Float64Type, FloatAttr, IntegerAttr
+from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, Float32Type, Float64Type, IndexType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects.arith_canonicalize import (
     Fold,
     Folded,
-    constant_of,
     float_constant,
+    float_of,
     int_of,
     integer_constant,
     is_bool,
@@ -38,9 +38,15 @@ def _holds_all_of(wide: Attribute, narrow: Attribute) -> bool:
     if isinstance(narrow, AnyFloat) and isinstance(wide, AnyFloat):
         a, b = _FLOAT_BITS.get(type(wide)), _FLOAT_BITS.get(type(narrow))
         return a is not None and b is not None and a[0] >= b[0] and a[1] >= b[1]
-    if is_integer(narrow) and is_integer(wide):
-        return wide.width.data >= narrow.width.data
-    return False
+    a, b = _width(wide), _width(narrow)
+    return a is not None and b is not None and a >= b
+
+
+def _width(kind: Attribute) -> int | None:
+    """Return the bits of an integer type; an index has those of an address."""
+    if isinstance(kind, IndexType):
+        return 64
+    return kind.width.data if is_integer(kind) else None
 
 
 def _cast(op: Operation) -> Folded:
@@ -51,14 +57,14 @@ def _cast(op: Operation) -> Folded:
     inner = op.input.owner
     if isinstance(inner, CastOp) and inner.input.type == target and _holds_all_of(source, target):
         return inner.input
-    constant = constant_of(op.input)
-    if isinstance(constant, FloatAttr):
-        return _cast_float(constant.value.data, target)
-    number = int_of(op.input)
-    if number is None or not is_integer(source):
+    real = float_of(op.input)
+    if real is not None:
+        return _cast_float(real, target)
+    number, width = int_of(op.input), _width(source)
+    if number is None or width is None:
         return None
     if op.unsigned is not None:
-        number &= (1 << source.width.data) - 1
+        number &= (1 << width) - 1
     return _cast_integer(number, target)
 
 
@@ -108,14 +114,15 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 def _cmp(op: Operation) -> Folded:
     assert isinstance(op, CmpOp)
     kind, predicate = op.lhs.type, op.predicate.data
-    if op.lhs is op.rhs and is_integer(kind):
+    if op.lhs is op.rhs and _width(kind) is not None:
         return integer_constant(predicate in ("eq", "le", "ge"), op.result.type)
-    a, b = constant_of(op.lhs), constant_of(op.rhs)
-    if isinstance(a, FloatAttr) and isinstance(b, FloatAttr):
-        return integer_constant(_COMPARE[predicate](a.value.data, b.value.data), op.result.type)
-    if not isinstance(a, IntegerAttr) or not isinstance(b, IntegerAttr) or op.unsigned is not None:
+    x, y = float_of(op.lhs), float_of(op.rhs)
+    if x is not None and y is not None:
+        return integer_constant(_COMPARE[predicate](x, y), op.result.type)
+    a, b = int_of(op.lhs), int_of(op.rhs)
+    if a is None or b is None or op.unsigned is not None or is_bool(kind):
         return None
-    return integer_constant(_COMPARE[predicate](a.value.data, b.value.data), op.result.type)
+    return integer_constant(_COMPARE[predicate](a, b), op.result.type)
 
 
 def _apply(op: Operation) -> Folded:
@@ -130,9 +137,8 @@ LOOP_FOLDS: dict[type[Operation], Fold] = {ApplyOp: _apply, CastOp: _cast, CmpOp
 """How each operation of `loop` that folds does so."""
 
 
-def drop_unused_outputs(nest: Operation) -> Operation:
+def drop_unused_outputs(nest: NestOp) -> NestOp:
     """Return `nest` without the results that nothing uses, unless the body itself reads their destinations."""
-    assert isinstance(nest, NestOp)
     unused = [
         i
         for i, (result, destination) in enumerate(zip(nest.outputs, nest.destinations, strict=True))
@@ -144,7 +150,7 @@ def drop_unused_outputs(nest: Operation) -> Operation:
         destination = nest.destinations[i]
         for use in list(destination.uses):
             Rewriter.erase_op(use.operation)
-        nest.block.erase_arg(destination)
+        nest.block.erase_arg(nest.block.args[nest.loop_arguments() + i])
     kept = [r for i, r in enumerate(nest.outputs) if i not in unused]
     smaller = NestOp.create(
         operands=nest.operands,
@@ -164,6 +170,6 @@ def _is_store_to(op: Operation, destination: SSAValue) -> bool:
     return isinstance(op, StoreOp) and op.target is destination
 
 
-def _results(nest: NestOp, kept: list[SSAValue], smaller: NestOp) -> list[SSAValue | None]:
+def _results(nest: NestOp, kept: Sequence[SSAValue], smaller: NestOp) -> list[SSAValue | None]:
     new = dict(zip(kept, smaller.outputs, strict=True))
     return [new.get(r) for r in nest.outputs]

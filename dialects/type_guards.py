@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
-from xdsl.dialects.builtin import ArrayAttr, IntegerType, MemRefType, Signedness, TensorType, VectorType
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    ArrayAttr,
+    FloatAttr,
+    IndexType,
+    IntegerAttr,
+    IntegerType,
+    MemRefType,
+    Signedness,
+    TensorType,
+    VectorType,
+)
 from xdsl.ir import Attribute
 
 
 def is_array(attribute: Attribute) -> TypeGuard[ArrayAttr[Attribute]]:
     """Whether `attribute` is an array attribute."""
     return isinstance(attribute, ArrayAttr)
+
+
+def is_float_constant(attribute: Attribute) -> TypeGuard[FloatAttr[AnyFloat]]:
+    """Whether `attribute` is a float with its type."""
+    return isinstance(attribute, FloatAttr)
+
+
+def is_integer_constant(attribute: Attribute) -> TypeGuard[IntegerAttr[IntegerType | IndexType]]:
+    """Whether `attribute` is an integer with its type."""
+    return isinstance(attribute, IntegerAttr)
 
 
 def is_vector(kind: Attribute) -> TypeGuard[VectorType[Attribute]]:

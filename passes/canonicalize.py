@@ -1,8 +1,9 @@
 """Fold operations, share equal ones and remove dead ones; the pass knows no dialect.
 
-What folds is said beside the operations (`dialects/*_canonicalize.py`), and nothing folds that could change a bit of a result. Equal pure
-operations are shared within a region and the regions inside it; a load from a tensor is pure. Operations without effect whose results
-nobody uses go, and so do unused results of a nest, with the stores that computed them.
+What folds is said beside the operations (`dialects/*_canonicalize.py`), and nothing folds that could change a bit of a
+result. Equal pure operations are shared within a region and the regions inside it; a load from a tensor is pure.
+Operations without effect whose results nobody uses go, and so do unused results of a nest, with the stores that
+computed them.
 
 Before:
 ```
@@ -18,8 +19,8 @@ After:
 %d = arith.addf %a, %a : f32
 ```
 
-It leaves alone what only looks equal: `x + 0.0` (-0.0), `x * 0.0` (NaN), loads from buffers, and calls that draw random numbers. Each
-operation is visited twice, so the time is linear.
+It leaves alone what only looks equal: `x + 0.0` (-0.0), `x * 0.0` (NaN), loads from buffers, and calls that draw random
+numbers. Each operation is visited twice, so the time is linear.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _key(op: Operation) -> Hashable:
 
 
 def _may_share(op: Operation) -> bool:
-    """Whether `op` can stand for an equal one. Tensors have an identity: one that is returned twice is one buffer, not two."""
+    """Whether `op` can stand for an equal one. Tensors have an identity: returned twice, one is one buffer, not two."""
     if not op.results or op.regions or op.has_trait(IsTerminator):
         return False
     return not any(isinstance(r.type, ShapedType) and not isinstance(r.type, VectorType) for r in op.results) and (
@@ -59,8 +60,13 @@ def _may_share(op: Operation) -> bool:
     )
 
 
+def simplify_block(block: Block) -> None:
+    """Fold and share the operations of `block`; nothing is removed that is merely unused."""
+    _simplify(block, {})
+
+
 def _simplify(block: Block, known: Known) -> None:
-    """Fold and share the operations of `block`. What is added to `known` is taken out again: it does not dominate what follows."""
+    """Fold and share the operations of `block`; take out of `known` again what does not dominate what follows."""
     added: list[Hashable] = []
     op = block.first_op
     while op is not None:
@@ -140,5 +146,5 @@ class CanonicalizePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for region in op.regions:
             for block in region.blocks:
-                _simplify(block, {})
+                simplify_block(block)
                 _sweep(block)

@@ -1,6 +1,7 @@
 """Compose the maps of views into the loads that read through them.
 
-A `loop.view` moves nothing, but a load from one hides which tensor it reads, and fusion and simplification would stop there.
+A `loop.view` moves nothing, but a load from one hides which tensor it reads, and fusion and simplification would stop
+there.
 
 Before:
 ```
@@ -12,8 +13,9 @@ After:
 %v = loop.load %x[%j, %i] : tensor<2x3xf32, #X> -> f32
 ```
 
-Views of views read the first tensor too. A view that nothing uses any more goes; one that feeds a call or is returned stays, because
-there its layout is what counts. Loads from buffers are left alone: at that level `host.view` speaks of memory.
+Views of views read the first tensor too. A view that nothing uses any more goes; one that feeds a call or is returned
+stays, because there its layout is what counts. Loads from buffers are left alone: at that level `host.view` speaks of
+memory.
 """
 
 from __future__ import annotations

@@ -30,12 +30,13 @@ After:
 Three steps, each in its own file of `passes/fusion`:
 
 1. `inline`: a pointwise producer is computed where it is loaded, if each element is needed once or costs little.
-2. `trees`: a producer and its consumer that share outer loops, up to splits and merges of these, become one tree; stored values
-   are used as they are, and destinations that are no longer needed go. Then nests side by side that read the same elements.
+2. `trees`: a producer and its consumer that share outer loops, up to splits and merges of these, become one tree;
+   stored values are used as they are, and destinations that are no longer needed go. Then nests side by side that read
+   the same elements.
 3. `siblings`: inside a tree, loops next to each other with equal bounds become one.
 
-It leaves alone producers whose consumer needs more than the shared iterations stored (a product along another dimension), and
-pairs with an extern call or another nest in between that depends on the one and is needed by the other.
+It leaves alone producers whose consumer needs more than the shared iterations stored (a product along another
+dimension), and pairs with an extern call or another nest in between that depends on the one and is needed by the other.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ loop.nest (%i : s0, %j : 8) outs(%o : tensor<?x8xf32, #L>) {
   ...
 ```
 
-It works on every level that has loops: on tensors, on buffers, in kernels, and on tiled loops whose bounds depend on outer indices. An index
-that no loop gives (a loaded one) may be anything. Loops over lanes stay: their width is a choice that was made.
+It works on every level that has loops: on tensors, on buffers, in kernels, and on tiled loops whose bounds depend on
+outer indices. An index that no loop gives (a loaded one) may be anything. Loops over lanes stay: their width is a
+choice that was made.
 """
 
 from __future__ import annotations
@@ -25,16 +26,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, i64
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
-from tilewright.dialects.loop import ForOp, KernelOp, Loop, LoopDim, NestOp, ReduceOp
+from tilewright.dialects.loop import ApplyOp, CastOp, CmpOp, ForOp, KernelOp, Loop, LoopDim, NestOp, ReduceOp
+from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, Ranges, dim, integer, provably_at_most, simplify
 from tilewright.passes.analysis.accesses import IndexNames, index_map
-from tilewright.passes.analysis.ranges import IndexRanges, Range, symbol_ranges
-from tilewright.passes.rewriting.indices import IndexRewriter, set_index_map
+from tilewright.passes.analysis.index_values import decide, index_expr
+from tilewright.passes.analysis.ranges import NamedRanges, Range, symbol_ranges
+from tilewright.passes.rewriting.indices import IndexRewriter, from_names, set_index_map
 from tilewright.passes.rewriting.loops import inline_for, inline_reduce
 
 
@@ -42,8 +47,8 @@ from tilewright.passes.rewriting.loops import inline_for, inline_reduce
 class _Simplifier:
     """Simplifies the maps of one function. Equal maps under equal ranges are simplified once."""
 
-    ranges: IndexRanges
-    _names: IndexNames = field(default_factory=IndexNames)
+    ranges: NamedRanges
+    names: IndexNames
     _known: dict[tuple[tuple[Expr, ...], tuple[Range, ...]], tuple[Expr, ...]] = field(
         default_factory=dict[tuple[tuple[Expr, ...], tuple[Range, ...]], tuple[Expr, ...]]
     )
@@ -53,7 +58,9 @@ class _Simplifier:
         op = block.first_op
         while op is not None:
             self._simplify_map(op)
-            if isinstance(op, Loop):
+            if isinstance(op, CmpOp):
+                op = self._decide(op)
+            elif isinstance(op, Loop):
                 first = self._remove_unit_loops(op)
                 if first is not op:
                     op = first
@@ -64,29 +71,53 @@ class _Simplifier:
                     self.visit(inner)
             op = op.next_op
 
+    def _decide(self, op: CmpOp) -> Operation:
+        """Replace a comparison of indices by its outcome, where that is known; return what stands in its place."""
+        outcome = decide(op, self.ranges)
+        if outcome is None:
+            return op
+        constant = arith.ConstantOp(IntegerAttr.from_bool(outcome))
+        constant.location = op.location
+        Rewriter.replace_op(op, constant)
+        return constant
+
     def _simplify_map(self, op: Operation) -> None:
         found = index_map(op)
         if found is None:
             return
         access, operands = found
+        if any(isinstance(v.owner, (ApplyOp, CastOp, arith.ConstantOp)) for v in operands):
+            access, operands = self._compose(op, operands)
         if all(e.is_Symbol or e.is_Integer for e in access.exprs):
             return
-        key = access.exprs, tuple(self.ranges.of(v) for v in operands)
+        key = access.exprs, tuple(self.ranges.indices.of(v) for v in operands)
         simple = self._known.get(key)
         if simple is None:
-            known = self.ranges.dims(operands)
+            known = self.ranges.indices.dims(operands)
             simple = self._known[key] = tuple(simplify(e, known) for e in access.exprs)
         if simple != access.exprs:
             set_index_map(op, simple, operands)
 
+    def _compose(self, op: Operation, operands: Sequence[SSAValue]) -> tuple[MapAttr, Sequence[SSAValue]]:
+        """Put the expressions of operands that were computed from indices into the map of `op`; return the map."""
+        rules: dict[Expr, Expr] = {
+            self.names.symbol(v): index_expr(v, self.ranges) or self.names.symbol(v) for v in operands
+        }
+        found = index_map(op)
+        assert found is not None
+        set_index_map(op, *from_names(self.names, [e.xreplace(rules) for e in self.names.exprs(*found)]))
+        composed = index_map(op)
+        assert composed is not None
+        return composed
+
     def _remove_unit_loops(self, loop: Loop) -> Operation | None:
-        """Take the loops of one iteration out of `loop`; return it, or what now stands in its place if no loop is left."""
+        """Take the loops of one iteration out of `loop`; return it, or what stands in its place if no loop is left."""
         loops = loop.loops
-        known = self.ranges.dims(loops.operands)
+        known = self.ranges.indices.dims(loops.operands)
         unit = [i for i, d in enumerate(loops.dims) if _is_unit(d, known)]
         if not unit:
             return loop
-        names = self._names
+        names = self.names
         symbols = [names.symbol(v) for v in loops.operands]
         indices = loop.indices
         rules: dict[Expr, Expr] = {names.symbol(indices[i]): _at(loops.dims[i].lower, symbols) for i in unit}
@@ -137,5 +168,7 @@ class LoopSimplifyIndexPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, (FuncOp, KernelOp)):
+                names = IndexNames()
+                simplifier = _Simplifier(NamedRanges(names, symbol_ranges(function)), names)
                 for block in function.body.blocks:
-                    _Simplifier(IndexRanges(symbol_ranges(function))).visit(block)
+                    simplifier.visit(block)

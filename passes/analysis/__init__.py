@@ -1,1 +1,1 @@
-"""What several passes ask of the IR: index values, their ranges, loop nests, order of effects. Nothing here changes the IR."""
+"""What several passes ask of the IR: index values and ranges, nests, memory, order. Nothing here changes the IR."""

@@ -22,7 +22,7 @@ _PLACES: dict[type[Operation], tuple[str, int]] = {
 
 
 def index_place(op: Operation) -> tuple[str, int] | None:
-    """Return the property that holds the index map of `op`, and the number of the map's first operand; None without one."""
+    """Return the property with the index map of `op`, and the number of the map's first operand; None without one."""
     return _PLACES.get(type(op))
 
 

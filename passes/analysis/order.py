@@ -26,8 +26,8 @@ def statement_of(op: Operation, block: Block) -> Operation:
 class ProgramOrder:
     """The operations of one block in order, with what makes a later one depend on an earlier one.
 
-    That is: values, writes to memory that another reads or writes, and the state of random generators. On tensors only calls
-    write, so all else is free to move as far as its values allow.
+    That is: values, writes to memory that another reads or writes, and the state of random generators. On tensors only
+    calls write, so all else is free to move as far as its values allow.
     """
 
     def __init__(self, block: Block) -> None:
@@ -92,8 +92,7 @@ class ProgramOrder:
         self._after[joined] = self._after.pop(first, []) + self._after.pop(second, [])
 
     def may_run_at(self, first: Operation, second: Operation) -> bool:
-        """Whether `first`, whose values only `second` reads, could as well be run at `second`: nothing before that changes
-        what it reads."""
+        """Whether `first` could as well run at `second`: nothing in between changes what it reads."""
         return all(self.distance(second, other) >= 0 for other in self._ordered_behind(first))
 
     def absorb(self, first: Operation, second: Operation) -> None:

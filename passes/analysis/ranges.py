@@ -9,7 +9,20 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects.loop import Loop, LoopDim
 from tilewright.dialects.sym import SymbolAttr
-from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Ranges, Symbol, bounds, dim, integer, simplify, symbol
+from tilewright.dialects.sym_expr import (
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Ranges,
+    Symbol,
+    bounds,
+    dim,
+    integer,
+    simplify,
+    symbol,
+)
 from tilewright.passes.analysis.accesses import IndexNames
 
 Range = tuple[Expr | None, Expr | None]
@@ -41,6 +54,9 @@ class IndexRanges:
         """Return the range of an index value; one that no known loop gives has none."""
         return self._ranges.get(value, _ANYTHING)
 
+    def __contains__(self, value: SSAValue) -> bool:
+        return value in self._ranges
+
     def dims(self, operands: Sequence[SSAValue]) -> dict[Symbol, Range]:
         """Return the ranges of the sizes, and of the dims that stand for `operands`."""
         return {**self._sizes, **{dim(i): self.of(v) for i, v in enumerate(operands)}}
@@ -63,13 +79,21 @@ class NamedRanges:
 
     def __init__(self, names: IndexNames, sizes: Ranges) -> None:
         self._names = names
-        self._indices = IndexRanges(sizes)
+        self.indices = IndexRanges(sizes)
         self.ranges: dict[Symbol, Range] = dict(sizes)
 
     def enter(self, loop: Loop) -> None:
         """Take in the indices of `loop`, whose enclosing loops were entered before."""
-        self._indices.enter(loop)
-        self.ranges.update((self._names.symbol(v), self._indices.of(v)) for v in loop.indices)
+        self.indices.enter(loop)
+        self.ranges.update((self._names.symbol(v), self.indices.of(v)) for v in loop.indices)
+
+    def name(self, value: SSAValue) -> Symbol:
+        """Return the symbol of an index value."""
+        return self._names.symbol(value)
+
+    def is_bounded(self, value: SSAValue) -> bool:
+        """Whether `value` is an index of a loop that was entered."""
+        return value in self.indices
 
     def simplify(self, expr: Expr) -> Expr:
         """Return an equal, simpler expression."""

@@ -1,7 +1,8 @@
 """Maps between the iteration spaces of two nests: which loops of a producer are which loops of a consumer.
 
-A map gives each loop index of one space as an expression over the indices of the other. It is used only where it is one to
-one: a renaming, a split `i -> (i floordiv n, i mod n)`, a merge `(i, j) -> i * n + j`, or any of these next to each other.
+A map gives each loop index of one space as an expression over the indices of the other. It is used only where it is one
+to one: a renaming, a split `i -> (i floordiv n, i mod n)`, a merge `(i, j) -> i * n + j`, or any of these next to each
+other.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ class SpaceMap:
     """The indices of the second space that occur."""
 
 
-def one_to_one(exprs: Mapping[Expr, Expr], first: Mapping[Expr, Expr], second: Mapping[Expr, Expr], ranges: Ranges) -> SpaceMap:
+def one_to_one(
+    exprs: Mapping[Expr, Expr], first: Mapping[Expr, Expr], second: Mapping[Expr, Expr], ranges: Ranges
+) -> SpaceMap:
     """Return the part of a map that is one to one.
 
-    `exprs` maps indices of the first space to expressions over indices of the second; `first` and `second` give the extents.
-    Indices that hang together, because one expression has them, are kept or left out together.
+    `exprs` maps indices of the first space to expressions over indices of the second; `first` and `second` give the
+    extents. Indices that hang together, because one expression has them, are kept or left out together.
     """
     kept: dict[Expr, Expr] = {}
     covered: set[Expr] = set()
@@ -63,7 +66,8 @@ def _components(exprs: Mapping[Expr, Expr], second: Mapping[Expr, Expr]) -> Iter
 def _is_bijection(digits: Sequence[tuple[Expr, Expr]], indices: Sequence[tuple[Expr, Expr]], ranges: Ranges) -> bool:
     """Whether expressions with their extents count through all indices with theirs, each combination once.
 
-    It is so if the expressions, as digits of one number, give the number that the indices are the digits of, in some order.
+    It is so if the expressions, as digits of one number, give the number that the indices are the digits of, in some
+    order.
     """
     if len(digits) == len(indices) == 1:
         return digits[0][0] == indices[0][0] and _equal(digits[0][1], indices[0][1], ranges)

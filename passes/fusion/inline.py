@@ -157,4 +157,3 @@ def _loads_of(value: SSAValue) -> list[LoadOp]:
             return []
         loads.append(use.operation)
     return loads
-

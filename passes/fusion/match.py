@@ -82,7 +82,7 @@ def _extents(info: NestInfo, names: IndexNames) -> dict[Expr, Expr] | None:
 
 
 def _places(producer: NestInfo, result: SSAValue, indices: Mapping[Expr, Expr], names: IndexNames) -> dict[Expr, int]:
-    """Return the dimensions of `result` at which every store has an outer index alone: they tell which iteration stores."""
+    """Return the dimensions of `result` where all stores have an outer index alone: which iteration they are in."""
     stores = producer.stores_to(producer.destination(result))
     if any(s.combine is not None for s in stores):
         return {}

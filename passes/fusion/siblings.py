@@ -1,7 +1,7 @@
 """Loops next to each other inside a nest, with equal bounds, become one: each row is then read once.
 
-Two reductions become one with both combiners; a `loop.for` joins a reduction, which then stores as it goes. What the second
-loop reads of what the first stored must be the element of the same iteration: it is the value itself afterwards.
+Two reductions become one with both combiners; a `loop.for` joins a reduction, which then stores as it goes. What the
+second loop reads of what the first stored must be the element of the same iteration: it is the value itself afterwards.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def _merge_in(block: Block, names: IndexNames) -> bool:
 
 def _key(loop: Loop) -> Hashable:
     ordered = isinstance(loop, ReduceOp) and loop.ordered is not None
-    return loop.bounds, tuple(loop.bound_operands), loop.steps, ordered or loop.lanes is not None and id(loop)
+    return loop.bounds, tuple(loop.bound_operands), loop.steps, loop.lanes, loop.masked, ordered
 
 
 def _movers(first: Loop, second: Loop, names: IndexNames) -> list[Operation] | None:
-    """Return what has to move behind `second` for `first` to join it there; None if they cannot or need not be one loop."""
+    """Return what has to move behind `second` for `first` to join it there; None if they cannot, or need not."""
     one, other = _Statement.of(first), _Statement.of(second)
     if not (one.loaded | one.stored) & other.loaded:
         return None
@@ -144,7 +144,7 @@ def _merge(first: Loop, second: Loop) -> Loop:
 
 
 def _reduction(bounds: Bounds, parts: list[ReduceOp], at: Loop, block: Block) -> ReduceOp:
-    """Return an empty reduction with the combiners of all `parts`; constants that it starts from go in front of `at`."""
+    """Return an empty reduction with the combiners of all `parts`; constants to start from go in front of `at`."""
     init: list[SSAValue] = []
     if any(p.init for p in parts):
         for part in parts:

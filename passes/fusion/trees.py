@@ -1,7 +1,8 @@
-"""Nests that share outer loops become one tree: producers with their consumers, and nests side by side that read the same.
+"""Nests that share outer loops become one tree: a producer with its consumer, nests side by side that read the same.
 
-A producer's element is then a value in the consumer, or is read back from a cache, and a nest that is only needed inside is
-never stored. Which loops are shared, and that it is legal, `match` and `ProgramOrder` say; here it is decided what is worth it.
+A producer's element is then a value in the consumer, or is read back from a cache, and a nest that is only needed
+inside is never stored. Which loops are shared, and that it is legal, `match` and `ProgramOrder` say; here it is decided
+what is worth it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.nests import NestInfo
 from tilewright.passes.analysis.order import ProgramOrder
 from tilewright.passes.analysis.sizes import SizeHints
+from tilewright.passes.canonicalize import simplify_block
 from tilewright.passes.fusion.match import LoopMatch, match_producer, match_sibling
+from tilewright.passes.fusion.outputs import share_equal_outputs
 from tilewright.passes.fusion.siblings import merge_sibling_loops
 from tilewright.passes.rewriting.forward import StoreForwarder
 from tilewright.passes.rewriting.trees import merge_nests
@@ -32,7 +35,7 @@ class TreeLimits:
     max_buffers: int
     min_parallel: int
     small: int
-    """Iterations below which a nest is too small for its parallelism to matter, or for its own kernel to be worth it."""
+    """Iterations up to which a nest is too small for its parallelism to matter, or to be worth a kernel."""
     horizontal: bool
     siblings: bool
 
@@ -46,6 +49,7 @@ class TreeMerger:
     hints: SizeHints
     sizes: Ranges
     limits: TreeLimits
+    _merged: set[Operation] = field(default_factory=set[Operation])
     _infos: dict[Operation, NestInfo] = field(default_factory=dict[Operation, NestInfo])
 
     def run(self) -> None:
@@ -55,6 +59,10 @@ class TreeMerger:
             self._merge_producers(nest)
         if self.limits.horizontal:
             self._merge_siblings()
+        for nest in [op for op in self.order.block.ops if op in self._merged]:
+            assert isinstance(nest, NestOp)
+            simplify_block(nest.block)
+            share_equal_outputs(nest)
 
     def _info(self, nest: NestOp) -> NestInfo:
         info = self._infos.get(nest)
@@ -84,9 +92,7 @@ class TreeMerger:
 
         return sorted(found.items(), key=saved, reverse=True)
 
-    def _try_producer(
-        self, producer: NestOp, consumer: NestOp, edges: dict[SSAValue, list[LoadOp]]
-    ) -> NestOp | None:
+    def _try_producer(self, producer: NestOp, consumer: NestOp, edges: dict[SSAValue, list[LoadOp]]) -> NestOp | None:
         one, other = self._info(producer), self._info(consumer)
         if not self._fits(one, other):
             return None
@@ -128,6 +134,8 @@ class TreeMerger:
         StoreForwarder(self.names, self.sizes).run(merged)
         merged = drop_unused_outputs(merged)
         self.order.join(first, second, merged)
+        self._merged -= {first, second}
+        self._merged.add(merged)
         return merged
 
     def _merge_siblings(self) -> None:
@@ -164,7 +172,7 @@ class TreeMerger:
         return self._merge(first, second, match)
 
     def _reads_alike(self, one: NestInfo, other: NestInfo, match: LoopMatch) -> bool:
-        """Whether some tensor is read by both at the same outer indices, each of which counts."""
+        """Whether both read some tensor at the same outer indices, each of which counts."""
         sources = other.sources()
         for source, loads in one.sources().items():
             mine = {self._outer(load, match.shared.exprs, match.second) for load in loads}
@@ -175,7 +183,7 @@ class TreeMerger:
     def _outer(
         self, load: LoadOp, rules: Mapping[Expr, Expr], indices: Mapping[Expr, Expr]
     ) -> tuple[Expr | None, ...] | None:
-        """Return where `load` reads, leaving out what inner loops decide; None if it does not depend on all of `indices`."""
+        """Return where `load` reads, but for what inner loops decide; None if it does not depend on all `indices`."""
         exprs = [e.xreplace(rules) for e in self.names.exprs(load.access, load.indices)]
         used = {s for e in exprs for s in e.free_symbols}
         if not indices.keys() <= used:
@@ -185,7 +193,7 @@ class TreeMerger:
 
 
 def _may_sink(info: NestInfo, extents: Mapping[Expr, Expr], sunk: list[Expr]) -> bool:
-    """Whether the loops `sunk` may become inner ones: of straight-line code the last ones, which touch memory in order."""
+    """Whether the loops `sunk` may become inner ones: the last ones of straight-line code, which go along memory."""
     return not sunk or (info.is_flat and list(extents)[-len(sunk) :] == sunk)
 
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr
+from xdsl.dialects.builtin import AnyFloat, IndexType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from tilewright.dialects.arith_canonicalize import float_constant, integer_constant
+from tilewright.dialects.canonicalization import constant
 from tilewright.dialects.loop import ApplyOp, IntrinsicOp, LoadOp, SelectOp, StoreOp
 from tilewright.dialects.sym_expr import Expr
 from tilewright.passes.analysis.accesses import IndexNames, index_map
@@ -91,8 +93,9 @@ class _Copier:
 
 def _one(kind: Attribute) -> Operation:
     """Return a constant for elements that are not there; one, so that it may divide."""
-    value = FloatAttr(1.0, kind) if isinstance(kind, AnyFloat) else IntegerAttr(1, kind)  # pyright: ignore
-    return arith.ConstantOp(value)
+    one = float_constant(1.0, kind) or integer_constant(1, kind)
+    assert one is not None, "elements are floats or integers"
+    return constant(one)
 
 
 def inline_at(

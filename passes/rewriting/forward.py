@@ -13,8 +13,10 @@ Element = tuple[SSAValue, tuple[Expr, ...]]
 
 
 class StoreForwarder:
-    """Replaces loads from destinations by the stored values that reach them: those of the same element, in the same iteration
-    of all the loops around the store."""
+    """Replaces loads from destinations by the stored values that reach them.
+
+    Those are of the same element, and stored before in the same iteration of all the loops around the store.
+    """
 
     def __init__(self, names: IndexNames, sizes: Ranges) -> None:
         self._names = names

@@ -49,8 +49,8 @@ def from_names(names: IndexNames, exprs: Sequence[Expr]) -> tuple[list[Expr], li
 class IndexRewriter:
     """Replaces index values by expressions over others: in index maps by substitution, elsewhere by a `loop.apply`.
 
-    `rules` maps the symbol of a value in `names` to its expression; `block`, at whose start the values of these expressions
-    exist, takes the `loop.apply`s.
+    `rules` maps the symbol of a value in `names` to its expression; `block`, at whose start the values of these
+    expressions exist, takes the `loop.apply`s.
     """
 
     def __init__(self, names: IndexNames, rules: Mapping[Expr, Expr], block: Block) -> None:

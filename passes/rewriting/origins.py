@@ -23,7 +23,9 @@ def fuse_locations(*locations: LocationAttr) -> LocationAttr:
     parts = list(dict.fromkeys(part for location in locations for part in _parts(location)))
     if not parts:
         return UnknownLoc()
-    return parts[0] if len(parts) == 1 else FusedLoc(parts, NoneAttr())
+    if len(parts) == 1:
+        return next(location for location in locations if not isinstance(location, UnknownLoc))
+    return FusedLoc(tuple(parts), NoneAttr())
 
 
 def _origins(op: Operation) -> tuple[Attribute, ...]:
@@ -31,9 +33,9 @@ def _origins(op: Operation) -> tuple[Attribute, ...]:
     return found.data if found is not None and is_array(found) else ()
 
 
-def _parts(location: LocationAttr) -> tuple[LocationAttr, ...]:
+def _parts(location: LocationAttr) -> tuple[Attribute, ...]:
     if isinstance(location, UnknownLoc):
         return ()
-    if isinstance(location, FusedLoc) and isinstance(location.locations, ArrayAttr):
+    if isinstance(location, FusedLoc) and is_array(location.locations):
         return location.locations.data
     return (location,)

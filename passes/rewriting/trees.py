@@ -15,11 +15,14 @@ from tilewright.passes.rewriting.loops import move_ops
 from tilewright.passes.rewriting.origins import merge_origins
 
 
-def merge_nests(first: NestOp, second: NestOp, rules: Mapping[Expr, Expr], shared: AbstractSet[Expr], names: IndexNames) -> NestOp:
+def merge_nests(
+    first: NestOp, second: NestOp, rules: Mapping[Expr, Expr], shared: AbstractSet[Expr], names: IndexNames
+) -> NestOp:
     """Put the bodies of two nests, in order, into one nest in place of `second`, and return it.
 
-    Its loops are those of `second` named in `shared`. `rules` gives indices of `first` in terms of these. The other outer
-    loops of either become a `loop.for` around its part. What `second` reads of `first` it then reads from the destination.
+    Its loops are those of `second` named in `shared`. `rules` gives indices of `first` in terms of these. The other
+    outer loops of either become a `loop.for` around its part. What `second` reads of `first` it then reads from the
+    destination.
     """
     kept = [i for i, v in enumerate(second.indices) if names.symbol(v) in shared]
     bounds = second.loops
@@ -31,7 +34,9 @@ def merge_nests(first: NestOp, second: NestOp, rules: Mapping[Expr, Expr], share
     assert second.parent is not None
     second.parent.insert_op_before(nest, second)
     _connect(first, second, nest)
-    renamed: dict[Expr, Expr] = {names.symbol(second.indices[i]): names.symbol(new) for i, new in zip(kept, nest.indices, strict=True)}
+    renamed: dict[Expr, Expr] = {
+        names.symbol(second.indices[i]): names.symbol(new) for i, new in zip(kept, nest.indices, strict=True)
+    }
     _place(first, nest, {i: e.xreplace(renamed) for i, e in rules.items()}, names)
     _place(second, nest, renamed, names)
     for old in (first, second):
@@ -41,7 +46,7 @@ def merge_nests(first: NestOp, second: NestOp, rules: Mapping[Expr, Expr], share
 
 
 def _connect(first: NestOp, second: NestOp, nest: NestOp) -> None:
-    """Give `nest` the results and the destinations of two nests, and make the second part read the destinations of the first."""
+    """Give `nest` the results and destinations of two nests; the second part reads the destinations of the first."""
     for old, destination in zip(first.outputs, nest.destinations, strict=False):
         for use in list(old.uses):
             if isinstance(use.operation, LoadOp) and second.is_ancestor(use.operation):
@@ -54,7 +59,7 @@ def _connect(first: NestOp, second: NestOp, nest: NestOp) -> None:
 
 
 def _place(part: NestOp, nest: NestOp, rules: Mapping[Expr, Expr], names: IndexNames) -> None:
-    """Move the body of `part` to the end of `nest`, with `rules` for its indices and a loop for those without a rule."""
+    """Move the body of `part` to the end of `nest`, with `rules` for its indices and a loop for the others."""
     sunk = [i for i, v in enumerate(part.indices) if names.symbol(v) not in rules]
     target = nest.block
     if sunk:
