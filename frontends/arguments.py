@@ -11,7 +11,7 @@ from torch import fx
 from xdsl.dialects.builtin import ArrayAttr, FloatAttr, IntegerAttr, NoneAttr, StringAttr, f64, i64
 from xdsl.ir import Attribute, SSAValue
 
-from tilewright.dialects.aten_schema import Argument, Default, Element, Kind, Schema
+from tilewright.dialects.aten_schema import Argument, Element, Kind, Schema
 from tilewright.dialects.call_syntax import (
     ComplexAttr,
     DeviceAttr,
@@ -86,7 +86,7 @@ class ArgumentConverter:
                 continue
             if isinstance(value, fx.Node):
                 value = self._environment[value]
-            if argument.has_default and _is_default(value, argument.default):
+            if argument.has_default and _is_default(value, argument):
                 continue
             arguments[argument.name] = self._value(argument, value, operands)
         return arguments, operands
@@ -160,8 +160,12 @@ class ArgumentConverter:
         return _string(value) if isinstance(value, str) else self._number(value)
 
 
-def _is_default(value: Any, default: Default) -> bool:
+def _is_default(value: Any, argument: Argument) -> bool:
+    default = argument.default
     if is_list(value):
+        if not isinstance(default, tuple):
+            # `int[2] padding=0` means [0, 0].
+            default = (default,) * (argument.kind.length or 0)
         return all(type(item) is int for item in value) and tuple(value) == default
     if isinstance(value, float) and math.copysign(1.0, value) < 0:
         return False  # -0.0 equals 0.0; no default is negative zero, and a negative one is merely written out

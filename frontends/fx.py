@@ -142,7 +142,7 @@ class _Importer:
             self.values[node] = traced
             self.argument_types.append(i64)
             expr = self.symbols.expr(traced)
-            if expr.is_Symbol:
+            if isinstance(expr, Symbol):
                 self.symbol_args.setdefault(expr, number)
         else:
             raise Unsupported(f"argument {number} is a {type(traced).__name__}, expected a tensor or an integer")
@@ -151,7 +151,8 @@ class _Importer:
         assert isinstance(node.target, str)
         constant: Any = reduce(getattr, node.target.split("."), self.graph_module)
         if not isinstance(constant, torch.Tensor):
-            return  # the body of a higher-order operator, whose call is refused with a better message
+            self.values[node] = constant  # refused where it is used, which can say by what
+            return
         if node.target not in self.constants:
             self.constants[node.target] = constant
             self.argument_types.append(self.types.get(constant))
@@ -211,9 +212,7 @@ class _Importer:
     def check_write(self, target: Overload, name: str, written: Sequence[SSAValue]) -> None:
         for value in written:
             if target is not torch.ops.aten.copy_.default or not isinstance(value, BlockArgument):
-                raise Unsupported(
-                    f"it writes to `{name}`, expected a functional graph, in which only copy_ to an argument writes"
-                )
+                raise Unsupported(f"it writes to `{name}`, where only a copy_ to an argument may")
             self.mutated.add(value.index)
 
     def add_result_types(self, traced: Any, kinds: list[Attribute]) -> None:
@@ -264,7 +263,7 @@ class _Importer:
         for kind in self.argument_types:
             if kind != i64:
                 layout = layout_of(kind)
-                bound.update(expr for expr in (*layout.sizes, *layout.strides) if expr.is_Symbol)
+                bound.update(expr for expr in (*layout.sizes, *layout.strides) if isinstance(expr, Symbol))
         for symbol in self.symbols.facts:
             if symbol not in bound:
                 raise Unsupported(f"size {symbol} is neither an argument nor, alone, a size or stride of one")

@@ -94,11 +94,11 @@ def _power(base: Expr, exponent: Expr) -> Expr | None:
 
 
 def _shift_left(value: Expr, amount: Expr) -> Expr | None:
-    return value * 2**amount if amount.is_Integer else None
+    return value * 2 ** int(amount) if amount.is_Integer else None
 
 
 def _shift_right(value: Expr, amount: Expr) -> Expr | None:
-    return FloorDiv(value, 2**amount) if amount.is_Integer else None
+    return FloorDiv(value, integer(2 ** int(amount))) if amount.is_Integer else None
 
 
 def _ceiling_quotient(value: Expr, divisor: Expr) -> Expr:

@@ -10,7 +10,6 @@ import sympy
 import torch
 from torch._decomp import global_decomposition_table
 from torch._ops import HigherOrderOperator, OpOverload
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
@@ -61,11 +60,6 @@ def schema_text(operator: Overload) -> str:
 def stock_decompositions() -> Mapping[Any, Decomposition]:
     """Return torch's table of decompositions that come after autograd."""
     return global_decomposition_table["post_autograd"]
-
-
-def promoted_dtype(*tensors: torch.Tensor) -> torch.dtype:
-    """Return the dtype of an elementwise operator's result."""
-    return elementwise_dtypes(*tensors, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)[1]
 
 
 def symint_expr(value: torch.SymInt) -> sympy.Expr:
