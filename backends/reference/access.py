@@ -105,7 +105,7 @@ def view_by_layout(op: Operation, source: SSAValue, result: SSAValue, frame: Fra
     try:
         return buffer.view(dtype, frame.sizes(new.sizes), frame.sizes(new.strides), buffer.first_byte() + skipped)
     except ExecutionError as error:
-        raise failure(op, str(error)) from error
+        raise failure(op, error.message) from error
 
 
 def _check_view(op: loop.ViewOp, source: Buffer, view: Buffer, frame: Frame) -> None:

@@ -129,14 +129,15 @@ def _flattened(returned: Any) -> list[Any]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    if _is_list(value):
+    if is_list(value):
         for part in value:
             yield from _parts(part)
     else:
         yield value
 
 
-def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    """Whether `value` is a list or a tuple."""
     return isinstance(value, (tuple, list))
 
 

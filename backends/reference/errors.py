@@ -8,8 +8,26 @@ from xdsl.ir import Operation
 class ExecutionError(Exception):
     """A program does what its dialect forbids, such as an access out of bounds, or its inputs do not fit it."""
 
+    def __init__(self, message: str, op: Operation | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.op = op
+        """The operation that cannot be executed, if it is known."""
+        self.kernel: str | None = None
+        """The kernel that the operation is in."""
+
+    def __str__(self) -> str:
+        kernel = "" if self.kernel is None else f", in kernel `@{self.kernel}`"
+        if self.op is None:
+            return self.message + kernel
+        return f"{self.message}{kernel}\n  in: {summary(self.op)}"
+
 
 def failure(op: Operation, message: str) -> ExecutionError:
-    """Return the error that `op` cannot be executed, with the first line of its text."""
-    text = str(op).partition("\n")[0].strip()
-    return ExecutionError(f"`{op.name}`: {message}\n  in: {text}")
+    """Return the error that `op` cannot be executed."""
+    return ExecutionError(f"`{op.name}`: {message}", op)
+
+
+def summary(op: Operation) -> str:
+    """Return the first line of the text of `op`."""
+    return str(op).partition("\n")[0].strip()

@@ -58,7 +58,9 @@ def _(op: host.LaunchOp, frame: Frame) -> None:
         else:
             raise failure(op, "expected the name of a kernel")
     except ExecutionError as error:
-        raise ExecutionError(f"{error}\n  in: kernel `@{op.kernel_name}`") from error
+        error.kernel = op.kernel_name
+        error.op = error.op or op
+        raise
 
 
 def run_kernel(kernel: loop.KernelOp, buffers: list[Buffer], sizes: list[int], caller: Frame) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.backends.reference.buffers import Buffer
-from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.errors import failure, summary
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,10 @@ class AccessLog:
         at = other.addresses[accessed]
         met = owner[at] >= 0
         if self.is_kernel and a.name is not b.name and met.any():
-            raise failure(b.op, f"its buffer overlaps that of another access:\n  in: {a.op}")
+            raise failure(b.op, f"its buffer overlaps that of another access, `{summary(a.op)}`")
         wrong = met & (owner[at] != other.iterations(depth)[accessed])
         if wrong.any():
-            byte = int(at[wrong][0])
-            raise failure(
-                b.op, f"another iteration accesses the same element, at byte {byte} of the storage:\n  in: {a.op}"
-            )
+            raise failure(b.op, f"accesses the same element as another iteration of `{summary(a.op)}`")
 
 
 def storage_of(buffer: Buffer) -> int:
