@@ -17,12 +17,12 @@ from xdsl.ir import SSAValue
 
 from tilewright.backends.host.abi import dtype_of, last_error_text, torch_function
 from tilewright.backends.host.arguments import Value, argument_values, fill_in, find_operator
-from tilewright.backends.host.emit_llvm import CallSite, InputSite, MemorySite, NativeProgram, Reason
+from tilewright.backends.host.emit_llvm import CallSite, InputSite, MemorySite, NativeProgram, RankSite, Reason
 from tilewright.backends.host.entry import delete_handle, new_handle, take_tensor
 from tilewright.backends.host.expressions import evaluate
 from tilewright.backends.host.frame import Frame
 from tilewright.backends.host.plan import element_type, is_buffer, layout
-from tilewright.backends.host.python_support import Shape, conform, input_error
+from tilewright.backends.host.python_support import Shape, conform, input_error, rank_error
 from tilewright.backends.host.torch_internals import Overload
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.sym_expr import Symbol
@@ -63,6 +63,8 @@ class Callbacks:
             match self._sites[number]:
                 case InputSite() as site:
                     raise moment.input_error(site)
+                case RankSite(argument, position):
+                    raise rank_error(moment.tensor(argument), position, len(layout(argument).sizes))
                 case MemorySite(op):
                     raise RuntimeError(text or f"`{op.name}` cannot make {op.results[0].type}")
                 case CallSite(call):

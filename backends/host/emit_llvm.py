@@ -45,6 +45,14 @@ class InputSite:
 
 
 @dataclass(frozen=True)
+class RankSite:
+    """The check that an input has as many dimensions as its type, before sizes are read from it."""
+
+    argument: SSAValue
+    number: int
+
+
+@dataclass(frozen=True)
 class MemorySite:
     """The making of a buffer or of a view."""
 
@@ -59,7 +67,7 @@ class CallSite:
     route: Route
 
 
-Site = InputSite | MemorySite | CallSite
+Site = InputSite | RankSite | MemorySite | CallSite
 
 
 @dataclass(frozen=True)
@@ -103,15 +111,23 @@ class _Emitter:
 
     def symbols(self) -> None:
         """Read the size symbols."""
+        for number in self._plan.symbol_tensors:
+            self._check_rank(self._plan.arguments[number], number)
         for source in self._plan.symbols:
             place = self._scalar(self._frame.symbols[source.name])
             if source.dim is not None:
-                slot = self._slot(self._plan.arguments[source.argument])
+                handle = self._handle(self._plan.arguments[source.argument])
                 function = "aoti_torch_get_stride" if source.is_stride else "aoti_torch_get_size"
-                handle = self.text.value(f"load ptr, ptr {slot}")
-                status = self.text.call("i32", function, [f"ptr {handle}", f"i64 {source.dim}", f"ptr {place}"])
-                self._check(status, InputSite(self._plan.arguments[source.argument], source.argument))
+                self.text.call("i32", function, [f"ptr {handle}", f"i64 {source.dim}", f"ptr {place}"])
             self.text.bind(source.name, self.text.value(f"load i64, ptr {place}"))
+        self.text.release_scratch()
+
+    def _check_rank(self, argument: SSAValue, number: int) -> None:
+        place = self.text.stored([])
+        self.text.call("i32", "aoti_torch_get_dim", [f"ptr {self._handle(argument)}", f"ptr {place}"])
+        rank = self.text.value(f"load i64, ptr {place}")
+        differs = self.text.value(f"icmp ne i64 {rank}, {len(layout(argument).sizes)}")
+        self._check(self.text.value(f"zext i1 {differs} to i32"), RankSite(argument, number))
 
     def check_input(self, argument: SSAValue, number: int) -> None:
         """Compare an input with its type."""
@@ -209,6 +225,10 @@ class _Emitter:
     def _slot(self, value: SSAValue) -> str:
         return self._slot_number(self._frame.slots[value])
 
+    def _handle(self, value: SSAValue) -> str:
+        """Return the tensor handle of a value that has one."""
+        return self.text.value(f"load ptr, ptr {self._slot(value)}")
+
     def _slot_number(self, number: int) -> str:
         return self.text.value(f"getelementptr ptr, ptr %slots, i64 {number}")
 
@@ -260,7 +280,7 @@ class _Emitter:
         self._live_views.add(value)
         kind = layout(value)
         shape = [f"i64 {len(kind.sizes)}", f"ptr {self.text.array(kind.sizes)}", f"ptr {self.text.array(kind.strides)}"]
-        handle = self.text.value(f"load ptr, ptr {self._slot(root)}")
+        handle = self._handle(root)
         if element_type(value) == element_type(root):
             increment = self.text.expression(kind.offset - layout(root).offset)
             status = self.text.call(
@@ -297,7 +317,7 @@ class _Emitter:
         root = self._plan.root(value)
         if root is value:
             place = self.text.stored([])
-            handle = self.text.value(f"load ptr, ptr {self._slot(value)}")
+            handle = self._handle(value)
             status = self.text.call("i32", "aoti_torch_get_data_ptr", [f"ptr {handle}", f"ptr {place}"])
             if value in self._plan.arguments:
                 self._check(status, InputSite(value, list(self._plan.arguments).index(value)))
@@ -320,7 +340,7 @@ class _Emitter:
             self.text.declare(declaration)
         self.text.define(_CONFORMS)
         arguments = [
-            f"ptr {self.text.value(f'load ptr, ptr {self._slot(value)}')}",
+            f"ptr {self._handle(value)}",
             f"i32 {device_code(kind.device)[0]}",
             f"i32 {dtype_code(dtype_of(element_type(value)))}",
             f"i64 {len(kind.sizes)}",

@@ -57,7 +57,7 @@ class _Emitter:
             '"""A host program, printed by tilewright."""',
             "",
             "import torch",
-            "from tilewright.backends.host.python_support import Shape, check_input, conform, view",
+            "from tilewright.backends.host.python_support import Shape, check_input, check_rank, conform, view",
             "",
             "",
             f"def {FUNCTION}({', '.join(['kernels', 'constants', *inputs])}):",
@@ -65,6 +65,9 @@ class _Emitter:
         constants = [self._names[a] for a in plan.arguments[plan.num_inputs :]]
         if constants:
             self._line(f"{', '.join(constants)}, = constants")
+        for number in plan.symbol_tensors:
+            argument = plan.arguments[number]
+            self._line(f"check_rank({self._names[argument]}, {number}, {len(layout(argument).sizes)})")
         for number, source in enumerate(plan.symbols):
             name = self._names[plan.arguments[source.argument]]
             if source.dim is not None:

@@ -132,7 +132,7 @@ def _library() -> Library:
 
     thread_count = _TAKE_THREAD_COUNT if capabilities().thread_count else ""
     text = _TEXT.replace("; take over the thread count", thread_count)
-    return compile_library(text, native_target(), resolve, CompileOptions(opt_level=2))
+    return compile_library(text, native_target(), resolve, CompileOptions(opt_level=0, codegen_level=0))
 
 
 # `torch.set_num_threads` reaches a thread when it first asks for the number.

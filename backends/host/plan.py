@@ -70,6 +70,11 @@ class HostPlan:
         """How many arguments the caller gives."""
         return len(self.arguments) - self.num_constants
 
+    @property
+    def symbol_tensors(self) -> tuple[int, ...]:
+        """The numbers of the arguments that size symbols are read from."""
+        return tuple(dict.fromkeys(s.argument for s in self.symbols if s.dim is not None))
+
     def root(self, value: SSAValue) -> SSAValue:
         """Return the buffer that a value looks into: itself, unless it is a view."""
         return self.roots.get(value, value)

@@ -58,6 +58,17 @@ def check_input(tensor: Tensor, number: int, shape: Shape, device: torch.device)
         raise input_error(tensor, number, shape, device)
 
 
+def check_rank(tensor: Tensor, number: int, rank: int) -> None:
+    """Raise ValueError unless an input has as many dimensions as the program was compiled for."""
+    if tensor.dim() != rank:
+        raise rank_error(tensor, number, rank)
+
+
+def rank_error(tensor: Tensor, number: int, rank: int) -> ValueError:
+    """Return the exception for an input that has more or fewer dimensions."""
+    return ValueError(f"expected input {number} to have {rank} dimensions, found {shape_of(tensor)}")
+
+
 def input_error(tensor: Tensor, number: int, shape: Shape, device: torch.device) -> ValueError:
     """Return the exception for an input that is not what the program was compiled for."""
     return ValueError(f"expected input {number} to be {shape} on {device}, found {shape_of(tensor)} on {tensor.device}")

@@ -137,6 +137,15 @@ def test_input_of_another_shape(load_either: Load, inputs: tuple[torch.Tensor, .
         load_either(MM)(inputs)
 
 
+def test_input_of_another_rank_where_a_size_is_read(load_either: Load) -> None:
+    kind = "memref<8x?xf32, #sym.layout<[8, s0], [s0, 1]>>"
+    program = load_either(f"func.func @forward(%x : {kind}) -> {kind} {{ func.return %x : {kind} }}")
+    with pytest.raises(ValueError, match=r"expected input 0 to have 2 dimensions, found float32 \[8\]"):
+        program([torch.randn(8)])
+    with pytest.raises(ValueError, match=r"expected input 0 to be float32 \[8, 3\]"):
+        program([torch.randn(4, 3)])
+
+
 def test_strides_that_do_not_matter_are_not_compared(load_either: Load) -> None:
     one_row = "memref<1x4xf32, #sym.layout<[1, 4], [4, 1]>>"
     program = load_either(f"func.func @forward(%x : {one_row}) -> {one_row} {{ func.return %x : {one_row} }}")
