@@ -81,10 +81,15 @@ def all_passes() -> dict[str, Callable[[], type[ModulePass]]]:
     return {**get_all_passes(), **our_passes()}
 
 
+def all_dialects() -> dict[str, Callable[[], Dialect]]:
+    """Return what loads each dialect of xDSL and of ours."""
+    return {**get_all_dialects(), **our_dialects()}
+
+
 def make_context() -> Context:
     """Return a context in which every dialect of ours and of xDSL is registered, to be loaded when a file names it."""
     context = Context()
-    for name, load in {**get_all_dialects(), **our_dialects()}.items():
+    for name, load in all_dialects().items():
         context.register_dialect(name, load)
     return context
 

@@ -1,0 +1,212 @@
+"""Read and verify `.ir` text, with errors that say where: `file:line:column: error: message` and the line itself.
+
+Whatever is wrong with a file, the reader raises `SourceError`: xDSL's parser has errors of many kinds, and not all of
+them know their position. The position of each operation is kept beside the module, so that what the verifier finds can
+be shown too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import AttributeInvT, Operation, SSAValue
+from xdsl.parser import Parser
+from xdsl.parser.core import UnresolvedOperand
+from xdsl.utils.exceptions import ParseError, VerifyException
+
+from tilewright.dialects.verifier import InvalidOperation, invalid_operations, verify_dominance
+
+# A line of a program may hold a whole graph's types.
+_MAX_EXCERPT = 160
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a file; line and column count from one."""
+
+    line: int
+    column: int
+
+
+class SourceError(Exception):
+    """Something wrong with a file; its text is what a user sees."""
+
+    def __init__(self, name: str, message: str, location: Location | None = None, excerpt: str = "") -> None:
+        super().__init__(message)
+        self.name = name
+        self.message = message
+        self.location = location
+        self.excerpt = excerpt
+
+    def headline(self) -> str:
+        """Return the error in one line, without the excerpt."""
+        place = "" if self.location is None else f":{self.location.line}:{self.location.column}"
+        return f"{self.name}{place}: error: {self.message}"
+
+    def __str__(self) -> str:
+        return self.headline() + (f"\n{self.excerpt}" if self.excerpt else "")
+
+
+@dataclass(frozen=True)
+class Source:
+    """The text of a file, or of a piece of one that starts `line_offset` lines below its top."""
+
+    name: str
+    text: str
+    line_offset: int = 0
+
+    def error(self, message: str, position: int | None = None) -> SourceError:
+        """Return an error at `position`, counted in characters from the start of the text."""
+        if position is None:
+            return SourceError(self.name, message)
+        position = min(position, len(self.text))
+        start = self.text.rfind("\n", 0, position) + 1
+        end = self.text.find("\n", position)
+        line = self.text[start : end if end >= 0 else len(self.text)].rstrip("\r")
+        location = Location(self.text.count("\n", 0, position) + 1 + self.line_offset, position - start + 1)
+        return SourceError(self.name, message, location, _excerpt(line, position - start))
+
+
+def _excerpt(line: str, column: int) -> str:
+    """Return `line`, or the part of it around `column`, with a mark below that character."""
+    first = max(0, min(column - _MAX_EXCERPT // 2, len(line) - _MAX_EXCERPT))
+    shown = line[first : first + _MAX_EXCERPT].replace("\t", " ")
+    before, after = "..." * (first > 0), "..." * (first + _MAX_EXCERPT < len(line))
+    printable = "".join(c if c.isprintable() else "?" for c in shown)
+    return f"  {before}{printable}{after}\n  {' ' * (len(before) + column - first)}^"
+
+
+@dataclass(frozen=True)
+class ParsedModule:
+    """A module, and where in the source each operation that was read starts."""
+
+    source: Source
+    module: ModuleOp
+    positions: dict[Operation, int]
+
+    def error_at(self, op: Operation | None, message: str) -> SourceError:
+        """Return an error at `op`, or at the closest operation around it that the source has."""
+        while op is not None and op not in self.positions:
+            op = op.parent_op()
+        return self.source.error(message, None if op is None else self.positions[op])
+
+    def verify(self) -> Iterator[SourceError]:
+        """Yield what is wrong with the module: everything that verifiers say, or else the first use before definition.
+
+        Nothing that a verifier raises comes through.
+        """
+        try:
+            self.module.verify()
+            verify_dominance(self.module)
+            return
+        except InvalidOperation as error:
+            yield self.error_at(error.op, str(error))
+            return
+        except RecursionError:
+            yield self.source.error("operations are nested too deeply")
+            return
+        except VerifyException as error:
+            fallback = str(error)
+        except Exception as error:  # noqa: BLE001 (verifiers of xDSL raise anything)
+            yield self.source.error(f"cannot be verified: {describe(error)}")
+            return
+        found = False
+        for error in invalid_operations(self.module):
+            found = True
+            yield self.error_at(error.op, str(error))
+        if not found:
+            yield self.source.error(fallback)
+
+
+def describe(error: BaseException) -> str:
+    """Return the text of an exception that was not meant for users, in one line, with its type."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file. Raises `SourceError` if it cannot be read or is not text."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise SourceError(path, f"cannot be read: {error.strerror or error}") from None
+    return decode(path, content)
+
+
+def decode(name: str, content: bytes) -> str:
+    """Return `content` as text. Raises `SourceError` at the first byte that is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        good = Source(name, content[: error.start].decode("utf-8"))
+        raise good.error(f"byte 0x{content[error.start]:02x} is not UTF-8 text", len(good.text)) from None
+
+
+def read_file(context: Context, path: str) -> ParsedModule:
+    """Parse and verify a file. Raises `SourceError` for the first thing that is wrong."""
+    parsed = read_module(context, Source(path, read_text(path)))
+    for error in parsed.verify():
+        raise error
+    return parsed
+
+
+def read_module(context: Context, source: Source, *, implicit_module: bool = True) -> ParsedModule:
+    """Parse a module. Raises `SourceError` for whatever is wrong with the text. Does not verify it."""
+    try:
+        parser = _Parser(context, source.text, source.name)
+    except ParseError as error:
+        raise source.error(error.msg, error.span.start) from None
+    except Exception as error:  # noqa: BLE001 (the first token is read by the constructor)
+        raise source.error(f"cannot be parsed: {describe(error)}", 0) from None
+    try:
+        module = parser.parse_module(implicit_module)
+    except Exception as error:  # noqa: BLE001 (the parser, and the constructors that it calls, raise anything)
+        parser.report(source, error)
+    return ParsedModule(source, module, parser.positions)
+
+
+class _Parser(Parser):
+    """xDSL's parser, which also remembers where operations start and values are first used."""
+
+    def __init__(self, context: Context, text: str, name: str) -> None:
+        self.positions: dict[Operation, int] = {}
+        self._first_use: dict[str, int] = {}
+        super().__init__(context, text, name)
+
+    def parse_operation(self) -> Operation:
+        start = self.pos
+        op = super().parse_operation()
+        self.positions[op] = start
+        return op
+
+    def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
+        name = operand.operand_name
+        if name not in self.ssa_values and name not in self.forward_ssa_references:
+            self._first_use[name] = operand.span.start
+        return super().resolve_operand(operand, type)
+
+    def report(self, source: Source, error: Exception) -> NoReturn:
+        """Raise `SourceError` for an exception that came out of the parser."""
+        undefined = [name for name in self.forward_ssa_references if name in self._first_use]
+        match error:
+            case ParseError() if undefined and error.msg.startswith("values used but not defined"):
+                raise source.error(
+                    f"`%{undefined[0]}` is used but not defined", self._first_use[undefined[0]]
+                ) from None
+            case ParseError():
+                raise source.error(_first_line(error.msg), error.span.start) from None
+            case RecursionError():
+                raise source.error("nested too deeply", self.pos) from None
+            case VerifyException():
+                raise source.error(_first_line(str(error)), self.pos) from None
+            case _:
+                raise source.error(f"cannot be parsed: {describe(error)}", self.pos) from None
+
+
+def _first_line(message: str) -> str:
+    return message.strip().partition("\n")[0]
