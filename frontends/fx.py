@@ -98,7 +98,8 @@ class _Importer:
         self.operators: dict[Overload, _Operator] = {}
         self.argument_types: list[Attribute] = []
         self.argument_numbers: dict[fx.Node, int] = {}
-        self.constants: dict[str, torch.Tensor] = {}
+        self.constants: dict[str, tuple[int, torch.Tensor]] = {}
+        """By name the number of the argument that stands for a constant, and the constant."""
         self.symbol_args: dict[Symbol, int] = {}
         self.ops: list[Operation] = []
         self.mutated: set[int] = set()
@@ -117,7 +118,7 @@ class _Importer:
         results = [value.type for value in self.ops[-1].operands]
         function = FuncOp(name, (self.argument_types, results), Region(block))
         function.attributes |= self.function_attributes()
-        return ImportedGraph(ModuleOp([function]), tuple(self.constants.values()))
+        return ImportedGraph(ModuleOp([function]), tuple(tensor for _, tensor in self.constants.values()))
 
     def visit(self, handlers: Mapping[str, Callable[[fx.Node], None]]) -> None:
         """Call the handler of each node that has one, and say where in the user's program it failed if it does."""
@@ -154,10 +155,9 @@ class _Importer:
             self.values[node] = constant  # refused where it is used, which can say by what
             return
         if node.target not in self.constants:
-            self.constants[node.target] = constant
+            self.constants[node.target] = len(self.argument_types), constant
             self.argument_types.append(self.types.get(constant))
-        first = len(self.argument_types) - len(self.constants)
-        self.argument_numbers[node] = first + list(self.constants).index(node.target)
+        self.argument_numbers[node] = self.constants[node.target][0]
 
     def make_block(self) -> Block:
         block = Block(arg_types=self.argument_types)
@@ -211,7 +211,9 @@ class _Importer:
 
     def check_write(self, target: Overload, name: str, written: Sequence[SSAValue]) -> None:
         for value in written:
-            if target is not torch.ops.aten.copy_.default or not isinstance(value, BlockArgument):
+            inputs = len(self.argument_types) - len(self.constants)
+            is_copy = target is torch.ops.aten.copy_.default
+            if not is_copy or not isinstance(value, BlockArgument) or value.index >= inputs:
                 raise Unsupported(f"it writes to `{name}`, where only a copy_ to an argument may")
             self.mutated.add(value.index)
 

@@ -3,6 +3,7 @@
 # These parts of torch are private and carry few types; what is passed on from here has them.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -30,6 +31,9 @@ def operator_schemas() -> Iterator[tuple[str, bool]]:
 
     Operators that only TorchScript knows (`aten::append.t`) are left out: no graph holds them.
     """
+    # Importing these registers operators, such as `prims::fma`, that they put into graphs.
+    importlib.import_module("torch._dynamo")
+    importlib.import_module("torch._functorch.aot_autograd")
     dispatched = set(torch._C._dispatch_get_all_op_names())
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
