@@ -205,15 +205,18 @@ class _Emitter:
     def finish(self) -> None:
         """Put the results in their slots and return."""
         constants = set(self._plan.arguments[self._plan.num_inputs :])
+        results = list(filter(is_buffer, self._plan.results))
+        for value in results:  # while the buffer that a view looks into still has its handle
+            if value not in constants:
+                self._ensure_handle(value)
         places: dict[SSAValue, str] = {}
-        for number, value in enumerate(filter(is_buffer, self._plan.results), self._frame.first_result):
+        for number, value in enumerate(results, self._frame.first_result):
             target = self._slot_number(number)
             if value in places or value in constants:
                 handle = self.text.value(f"load ptr, ptr {places.get(value) or self._slot(value)}")
                 status = self.text.call("i32", "aoti_torch_new_tensor_handle", [f"ptr {handle}", f"ptr {target}"])
                 self._check(status, None)
             else:
-                self._ensure_handle(value)
                 source = self._slot(value)
                 self.text.line(f"store ptr {self.text.value(f'load ptr, ptr {source}')}, ptr {target}")
                 self.text.line(f"store ptr null, ptr {source}")
