@@ -25,6 +25,7 @@ from tilewright.backends.host.plan import element_type, is_buffer, layout
 from tilewright.backends.host.python_support import Shape, conform, input_error, rank_error
 from tilewright.backends.host.torch_internals import Overload
 from tilewright.dialects import aten_schema, host
+from tilewright.dialects.sym import free_symbols
 from tilewright.dialects.sym_expr import Symbol
 
 _Signature = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
@@ -76,33 +77,48 @@ class Callbacks:
 
     def _serve_call(self, call: host.CallOp, reason: Reason, text: str | None, moment: "_Moment") -> None:
         """Run an operator, perhaps again for eager's exception, or copy results to the layout that is expected."""
-        if reason == Reason.CONFORM:
-            moment.store(call, [moment.tensor(r) if is_buffer(r) else None for r in call.results])
-            return
         operator = self._operators.get(call)
         if operator is None:
             operator = self._operators[call] = _Operator.of(call)
-        tensors = [moment.tensor(v) for v in call.operands]
         sizes = moment.sizes()
-        results = flatten(operator.function(**{n: fill_in(v, tensors, sizes) for n, v in operator.arguments.items()}))
+        if reason == Reason.CONFORM:
+            for value in filter(is_buffer, call.results):
+                moment.put(value, moment.tensor(value), operator, sizes)
+            return
+        tensors = [moment.tensor(v) for v in call.operands]
+        results = operator.run(tensors, sizes)
         if reason == Reason.FAILED and operator.is_mutable:
-            raise RuntimeError(text or f"`{call.operator}` failed, and worked when repeated")
-        moment.store(call, results)
+            raise RuntimeError(text or f"`{operator.name}` failed, and worked when repeated")
+        if len(results) != len(call.results):
+            raise RuntimeError(f"`{operator.name}` was traced with {len(call.results)} results, gave {len(results)}")
+        for value, result in zip(call.results, results, strict=True):
+            moment.put(value, result, operator, sizes)
 
 
 @dataclass(frozen=True)
 class _Operator:
     """A call as Python makes it."""
 
+    name: str
     function: Overload
     arguments: Mapping[str, Value]
     is_mutable: bool
+    shapes: Mapping[SSAValue, Shape]
+    """The shapes of results in which no symbol occurs."""
 
     @staticmethod
     def of(call: host.CallOp) -> "_Operator":
         schema = aten_schema.lookup(call.operator)
         is_mutable = schema is None or schema.is_mutable
-        return _Operator(find_operator(call.operator), argument_values(call.arguments.data), is_mutable)
+        shapes: dict[SSAValue, Shape] = {
+            v: shape_of_type(v, {}) for v in call.results if is_buffer(v) and not _symbols(v)
+        }
+        function = find_operator(call.operator)
+        return _Operator(call.operator, function, argument_values(call.arguments.data), is_mutable, shapes)
+
+    def run(self, tensors: Sequence[Tensor], sizes: Mapping[Symbol, int]) -> list[object]:
+        """Call the operator as eager does; return its results, those in lists side by side."""
+        return flatten(self.function(**{n: fill_in(v, tensors, sizes) for n, v in self.arguments.items()}))
 
 
 @dataclass(frozen=True)
@@ -113,27 +129,24 @@ class _Moment:
     slots: "ctypes.Array[ctypes.c_void_p]"
     scalars: "ctypes.Array[ctypes.c_int64]"
 
-    def store(self, call: host.CallOp, results: Sequence[object]) -> None:
-        """Put an operator's results in their slots, in the layouts that the program expects."""
-        if len(results) != len(call.results):
-            raise RuntimeError(f"`{call.operator}` was traced with {len(call.results)} results, gave {len(results)}")
-        sizes = self.sizes()
-        for value, result in zip(call.results, results, strict=True):
-            slot = self.frame.slots[value]
-            old = self.slots[slot]
-            if is_buffer(value):
-                assert isinstance(result, Tensor)
-                self.slots[slot] = new_handle(conform(result, call.operator, self._shape(value, sizes)))
-            elif not isinstance(value.type, NoneType):
-                assert isinstance(result, int)
-                # An integer goes through its slot, like what the dispatcher returns.
-                self.slots[slot] = result
-            if old is not None:
-                delete_handle(old)
+    def put(self, value: SSAValue, result: object, operator: _Operator, sizes: Mapping[Symbol, int]) -> None:
+        """Put a result in its slot, in the layout that the program expects."""
+        slot = self.frame.slots[value]
+        old = self.slots[slot]
+        if is_buffer(value):
+            assert isinstance(result, Tensor)
+            shape = operator.shapes.get(value) or shape_of_type(value, sizes)
+            self.slots[slot] = new_handle(conform(result, operator.name, shape))
+        elif not isinstance(value.type, NoneType):
+            assert isinstance(result, int)
+            # An integer goes through its slot, like what the dispatcher returns.
+            self.slots[slot] = result
+        if old is not None:
+            delete_handle(old)
 
     def input_error(self, site: InputSite) -> Exception:
         """Return the exception for an input that is not what the program was compiled for."""
-        shape = self._shape(site.argument, self.sizes())
+        shape = shape_of_type(site.argument, self.sizes())
         device = torch.device(layout(site.argument).device)
         return input_error(self.tensor(site.argument), site.number, shape, device)
 
@@ -150,13 +163,20 @@ class _Moment:
         assert handle.value is not None
         return take_tensor(handle.value)
 
-    def _shape(self, value: SSAValue, sizes: Mapping[Symbol, int]) -> Shape:
-        kind = layout(value)
-        return Shape(
-            dtype=dtype_of(element_type(value)),
-            sizes=[evaluate(e, sizes) for e in kind.sizes],
-            strides=[evaluate(e, sizes) for e in kind.strides],
-        )
+
+def shape_of_type(value: SSAValue, sizes: Mapping[Symbol, int]) -> Shape:
+    """Return what a program is compiled to expect of a value, with these sizes."""
+    kind = layout(value)
+    return Shape(
+        dtype=dtype_of(element_type(value)),
+        sizes=[evaluate(e, sizes) for e in kind.sizes],
+        strides=[evaluate(e, sizes) for e in kind.strides],
+    )
+
+
+def _symbols(value: SSAValue) -> Sequence[Symbol]:
+    kind = layout(value)
+    return free_symbols((*kind.sizes, *kind.strides))
 
 
 def flatten(results: object) -> list[object]:
