@@ -222,6 +222,24 @@ func.func @forward(%x : {V16}) -> {half} {{
     assert result.storage_offset() == 8
 
 
+def test_buffer_and_its_views_are_results_together(load_either: Load) -> None:
+    half = memref("8x", "8", "1", offset=", offset 8")
+    program = load_either(
+        f"""
+func.func @forward(%x : {V16}) -> ({V16}, {half}, {V16}, {half}) {{
+  %y = host.alloc : {V16}
+  host.launch @add_one(%x, %y) symbols [16] : {V16}, {V16}
+  %h = host.view %y : {V16} to {half}
+  func.return %y, %h, %y, %h : {V16}, {half}, {V16}, {half}
+}}"""
+    )
+    x = torch.randn(16)
+    y, h, again, h_again = program([x])
+    assert same(y, x + 1)
+    assert same(h, (x + 1)[8:])
+    assert y.data_ptr() == again.data_ptr() == h.data_ptr() - 32 == h_again.data_ptr() - 32
+
+
 def test_freed_buffer_outlives_its_views(load: Load) -> None:
     """`host.free` gives up a handle; an address taken through a view later is still good."""
     large = memref("65536x", "65536", "1")
