@@ -288,7 +288,7 @@ class OperatorCall(IRDLOperation):
         print_arguments(printer, self.arguments.data, self.operands)
         printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
-        printer.print_operation_type(self)
+        printer.print_function_type(self.operand_types, self.result_types)  # `print_operation_type` adds a location
 
     def verify_(self) -> None:
         verify_arguments(self.operator, self.arguments, self.operands)
