@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
 from typing import Any, Literal, TypeAlias
 
 import pytest
@@ -17,6 +18,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func, FuncOp
 from xdsl.parser import Parser
+from xdsl.printer import Printer
 
 from tilewright.dialects.aten import Aten, CallOp
 from tilewright.dialects.sym import Sym
@@ -104,13 +106,21 @@ def parse(text: str) -> ModuleOp:
     return Parser(context, text).parse_module()
 
 
+def text_of(module: ModuleOp, *, locations: bool) -> str:
+    """Return the text of a module."""
+    stream = StringIO()
+    Printer(stream, print_debuginfo=locations).print_op(module)
+    return stream.getvalue()
+
+
 def check(module: ModuleOp) -> None:
     """Check that a module verifies, and that its text reads back as the same module."""
     verify_module(module)
-    text = str(module)
-    again = parse(text)
-    verify_module(again)
-    assert str(again) == text
+    for locations in (False, True):
+        text = text_of(module, locations=locations)
+        again = parse(text)
+        verify_module(again)
+        assert text_of(again, locations=locations) == text
 
 
 def calls(module: ModuleOp) -> list[CallOp]:
