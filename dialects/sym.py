@@ -175,7 +175,7 @@ def _format(expr: Expr, name: Callable[[Any], str], level: int) -> str:
             text = f"-{_format(-expr, name, 1)}"
             return f"({text})" if level > 0 else text
         factors = sorted(expr.args, key=lambda a: (not a.is_Integer, *_term_key(a)))
-        text = " * ".join(_format(f, name, 2) for f in factors)
+        text = " * ".join(_format(f, name, 1 if f.is_Pow else 2) for f in factors)
         return f"({text})" if level > 1 else text
     if expr.is_Pow:
         base, exponent = expr.args

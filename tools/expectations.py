@@ -7,13 +7,13 @@ without a position, such as one of a pass.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilewright.tools.source import Source, SourceError
 
-_COMMENT = re.compile(r"expected-(?P<kind>[a-z]+)(?P<where>@[^\s{]*)?\s*\{\{(?P<text>.*?)\}\}")
-_WHERE = re.compile(r"@(?P<offset>[+-][0-9]+)|@(?P<word>above|below|unknown)")
+_COMMENT = re.compile(r"//.*?\bexpected-(?P<kind>error|warning|note|remark)\b")
+_REST = re.compile(r"\s*(?:@(?:(?P<offset>[+-][0-9]+)|(?P<word>above|below|unknown)))?\s*\{\{(?P<text>.*?)\}\}")
 
 
 @dataclass(frozen=True)
@@ -28,34 +28,24 @@ class Expectation:
 def find_expectations(source: Source) -> list[Expectation]:
     """Return what the comments of `source` expect. Raises `SourceError` for a comment that is not understood."""
     found: list[Expectation] = []
-    for number, (start, line) in enumerate(_lines(source.text), 1 + source.line_offset):
-        comment = line.find("//")
-        if comment < 0:
-            continue
-        for match in _COMMENT.finditer(line, comment):
-            position = start + match.start()
-            if match["kind"] != "error":
-                raise source.error(f"`expected-{match['kind']}`: only errors can be expected", position)
-            found.append(Expectation(_line(source, match["where"], number, position), match["text"], position))
+    start = 0
+    for number, line in enumerate(source.text.split("\n"), 1 + source.line_offset):
+        found += _in_line(source, line, start, number)
+        start += len(line) + 1
     return found
 
 
-def _lines(text: str) -> Iterable[tuple[int, str]]:
-    start = 0
-    for line in text.split("\n"):
-        yield start, line
-        start += len(line) + 1
-
-
-def _line(source: Source, where: str | None, line: int, position: int) -> int | None:
-    if where is None:
-        return line
-    match = _WHERE.fullmatch(where)
-    if match is None:
-        raise source.error(f"`{where}` names no line, expected such as `@+1`, `@below` or `@unknown`", position)
-    if match["offset"] is not None:
-        return line + int(match["offset"])
-    return {"above": line - 1, "below": line + 1, "unknown": None}[match["word"]]
+def _in_line(source: Source, line: str, start: int, number: int) -> Iterator[Expectation]:
+    for comment in _COMMENT.finditer(line):
+        position = start + comment.start("kind") - len("expected-")
+        if comment["kind"] != "error":
+            raise source.error(f"`expected-{comment['kind']}`: only errors can be expected", position)
+        rest = _REST.match(line, comment.end())
+        if rest is None:
+            raise source.error("expected a line such as `@+1` or `@below`, if any, and then `{{text}}`", position)
+        where = rest["word"] or rest["offset"] or "0"
+        lines = {"above": number - 1, "below": number + 1, "unknown": None}
+        yield Expectation(lines[where] if where in lines else number + int(where), rest["text"], position)
 
 
 def mismatches(source: Source, expected: Iterable[Expectation], errors: Iterable[SourceError]) -> list[SourceError]:

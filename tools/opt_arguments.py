@@ -17,7 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_pipelines(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(PIPELINES)
     parser.add_argument("--pipeline", metavar="NAME", help=f"run a named pipeline, as `-p @NAME` does: {names}")
-
     parser.add_argument("--list-passes", action="store_true", help="print the names of our passes")
     parser.add_argument("--show-pass", metavar="NAME", help="print what a pass does, and its options")
 

@@ -14,6 +14,7 @@ RUN = re.compile(r"//\s*RUN:(.*)")
 DIRECTIVE = re.compile(r"//\s*([A-Z][A-Z0-9_-]*?)(?:-(?:NEXT|SAME|LABEL|NOT|DAG|EMPTY|COUNT-\d+))?:")
 PREFIXES = re.compile(r"--?check-prefix(?:es)?[= ](\S+)")
 TEMPORARY = re.compile(r"%t\S*")
+EXPECTATION = re.compile(r"//.*\bexpected-error\b.*\{\{")
 NOT_A_CHECK = {"RUN", "REQUIRES", "UNSUPPORTED", "XFAIL", "TODO", "NOTE"}
 
 
@@ -29,19 +30,21 @@ def runs(text: str) -> Iterator[str]:
         command = ""
 
 
-def checks(command: str) -> bool:
-    """Tell whether a wrong output or exit status, beyond a crash, makes the command fail."""
+def checks(command: str, text: str) -> bool:
+    """Tell whether a wrong output or exit status, beyond a crash, makes a command of a lit test fail."""
     last = command.rpartition("|")[2].split()
-    return bool(last) and (last[0] in ("filecheck", "diff", "not", "!") or "--compare" in last)
+    if last and (last[0] in ("filecheck", "diff", "not", "!") or "--compare" in last):
+        return True
+    # Without a comment that expects an error, any valid input passes.
+    return "--verify-diagnostics" in last and EXPECTATION.search(text) is not None
 
 
 def unchecked_runs(text: str) -> list[str]:
     """Return the commands whose output nothing looks at, be it by way of a temporary file."""
     commands = list(runs(text))
-    read = {name for command in commands if checks(command) for name in TEMPORARY.findall(command)}
-    return [
-        command for command in commands if not checks(command) and not read.intersection(TEMPORARY.findall(command))
-    ]
+    checked = [command for command in commands if checks(command, text)]
+    read = {name for command in checked for name in TEMPORARY.findall(command)}
+    return [c for c in commands if c not in checked and not read.intersection(TEMPORARY.findall(c))]
 
 
 def dead_checks(text: str) -> set[str]:
@@ -81,6 +84,7 @@ def test_an_unchecked_run_is_found(text: str) -> None:
     [
         "// RUN: tilewright-opt %s \\\n// RUN:   -p dce | filecheck %s",
         "// RUN: not tilewright-opt %s",
+        "// RUN: tilewright-opt %s --verify-diagnostics\n// expected-error @below {{no such operation}}",
         "// RUN: tilewright-opt %s -o %t && diff %t %S/expected.ir",
     ],
 )
