@@ -10,6 +10,7 @@ import torch
 
 from tilewright.backends.host.abi import device_code, dtype_code, layout_code, memory_format_code, torch_symbol
 from tilewright.backends.host.arguments import Size, TensorOperand, Value
+from tilewright.backends.host.helpers import BOX, BOX_BY_NEW, MOVE, RETAIN, UNLIST
 from tilewright.backends.host.llvm_text import FunctionText, double_bits
 from tilewright.backends.host.shims import Shim
 from tilewright.dialects.aten_schema import Argument, Element, Kind, Schema
@@ -119,75 +120,9 @@ def emit_dispatcher(
 def _take_results(text: FunctionText, schema: Schema, stack: str, status: str, results: Sequence[str]) -> str:
     """Move what the dispatcher left on its stack to the results, if the call worked."""
     is_list = schema.returns[0].kind.is_list
-    text.define(_UNLIST if is_list else _MOVE)
-    for declaration in _LIST_DECLARATIONS if is_list else ():
-        text.declare(declaration)
+    text.use(UNLIST if is_list else MOVE)
     helper = "unlist" if is_list else "move"
     return text.value(f"call i32 @{helper}(i32 {status}, ptr {stack}, ptr {results[0]}, i64 {len(results)})")
-
-
-_MOVE = """
-define internal i32 @move(i32 %status, ptr %stack, ptr %results, i64 %count) {
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %done, label %copy
-copy:
-  %bytes = mul i64 %count, 8
-  call void @llvm.memcpy.p0.p0.i64(ptr %results, ptr %stack, i64 %bytes, i1 false)
-  br label %done
-done:
-  ret i32 %status
-}
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-"""
-
-_LIST_DECLARATIONS = (
-    "declare i32 @torch_list_size(ptr, ptr)",
-    "declare i32 @torch_list_get_item(ptr, i64, ptr)",
-    "declare i32 @torch_delete_list(ptr)",
-    "declare i32 @aoti_torch_delete_tensor_object(ptr)",
-)
-
-# A list of another length than was traced is a failure; none of its tensors is leaked.
-_UNLIST = """
-define internal i32 @unlist(i32 %status, ptr %stack, ptr %results, i64 %count) {
-entry:
-  %size = alloca i64
-  %item = alloca ptr
-  %failed = icmp ne i32 %status, 0
-  br i1 %failed, label %failure, label %begin
-begin:
-  %list = load ptr, ptr %stack
-  %s0 = call i32 @torch_list_size(ptr %list, ptr %size)
-  %n = load i64, ptr %size
-  br label %head
-head:
-  %i = phi i64 [0, %begin], [%next, %after]
-  %more = icmp ult i64 %i, %n
-  br i1 %more, label %body, label %end
-body:
-  %s1 = call i32 @torch_list_get_item(ptr %list, i64 %i, ptr %item)
-  %handle = load ptr, ptr %item
-  %wanted = icmp ult i64 %i, %count
-  br i1 %wanted, label %keep, label %drop
-keep:
-  %place = getelementptr ptr, ptr %results, i64 %i
-  store ptr %handle, ptr %place
-  br label %after
-drop:
-  %s2 = call i32 @aoti_torch_delete_tensor_object(ptr %handle)
-  br label %after
-after:
-  %next = add i64 %i, 1
-  br label %head
-end:
-  %s3 = call i32 @torch_delete_list(ptr %list)
-  %differs = icmp ne i64 %n, %count
-  %result = zext i1 %differs to i32
-  ret i32 %result
-failure:
-  ret i32 %status
-}
-"""
 
 
 def _stable(text: FunctionText, argument: Argument, value: Value, operands: Sequence[str]) -> str:
@@ -242,54 +177,15 @@ def _dispatcher_name(name: str) -> tuple[str, str]:
     return f"{namespace}::{operator}", "" if overload == "default" else overload
 
 
-_RETAIN = """
-define internal i64 @retain(ptr %handle) {
-  %place = alloca i64
-  %status = call i32 @aoti_torch_new_tensor_handle(ptr %handle, ptr %place)
-  %new = load i64, ptr %place
-  ret i64 %new
-}
-"""
-
-
 def _retain(text: FunctionText, slot: str) -> str:
     """Return a new handle, as an integer, to the tensor in a slot."""
-    text.declare("declare i32 @aoti_torch_new_tensor_handle(ptr, ptr)")
-    text.define(_RETAIN)
+    text.use(RETAIN)
     return text.value(f"call i64 @retain(ptr {_load(text, slot)})")
-
-
-_BOX = """
-define internal i64 @box(i64 %value) {
-  %place = alloca ptr
-  %status = call i32 @torch_new_stable_ivalue(ptr %place)
-  %box = load ptr, ptr %place
-  store i64 %value, ptr %box
-  %bits = ptrtoint ptr %box to i64
-  ret i64 %bits
-}
-"""
-
-# Before PyTorch 2.13 the caller makes the box with C++'s `new` (here `operator new(unsigned long)`), and PyTorch
-# deletes it.
-_BOX_BY_NEW = """
-define internal i64 @box(i64 %value) {
-  %box = call ptr @_Znwm(i64 8)
-  store i64 %value, ptr %box
-  %bits = ptrtoint ptr %box to i64
-  ret i64 %bits
-}
-"""
 
 
 def _box(text: FunctionText, bits: str) -> str:
     """Return the address, as an integer, of memory that holds 64 bits and that PyTorch will delete."""
-    if torch_symbol("torch_new_stable_ivalue") is not None:
-        text.declare("declare i32 @torch_new_stable_ivalue(ptr)")
-        text.define(_BOX)
-    else:
-        text.declare("declare ptr @_Znwm(i64)")
-        text.define(_BOX_BY_NEW)
+    text.use(BOX if torch_symbol("torch_new_stable_ivalue") is not None else BOX_BY_NEW)
     return text.value(f"call i64 @box(i64 {bits})")
 
 

@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.backends.host.abi import capabilities, device_code, dtype_code, dtype_of
 from tilewright.backends.host.emit_calls import emit_dispatcher, emit_shim
 from tilewright.backends.host.frame import Frame, make_frame
+from tilewright.backends.host.helpers import CONFORMS, RETYPE
 from tilewright.backends.host.llvm_text import FunctionText
 from tilewright.backends.host.plan import HostPlan, byte_offset, element_type, is_buffer, layout
 from tilewright.backends.host.routes import CallbackRoute, DispatcherRoute, Route, ShimRoute, choose_route
@@ -295,9 +296,7 @@ class _Emitter:
             offset = self.text.expression(byte_offset(value, root))
             root_bytes = dtype_of(element_type(root)).itemsize
             code = dtype_code(dtype_of(element_type(value)))
-            for declaration in _RETYPE_DECLARATIONS:
-                self.text.declare(declaration)
-            self.text.define(_RETYPE)
+            self.text.use(RETYPE)
             arguments = [f"ptr {handle}", f"i64 {root_bytes}", f"i64 {offset}", f"i32 {code}", *shape]
             status = self.text.value(f"call i32 @retype({', '.join(arguments)}, ptr {self._slot(value)})")
         assert isinstance(value.owner, Operation)
@@ -339,9 +338,7 @@ class _Emitter:
     def _conforms(self, value: SSAValue) -> str:
         """Compare a tensor with its type; return the name of a status."""
         kind = layout(value)
-        for declaration in _CONFORMS_DECLARATIONS:
-            self.text.declare(declaration)
-        self.text.define(_CONFORMS)
+        self.text.use(CONFORMS)
         arguments = [
             f"ptr {self._handle(value)}",
             f"i32 {device_code(kind.device)[0]}",
@@ -374,100 +371,3 @@ class _Emitter:
     def _end_range(self, handle: str | None) -> None:
         if handle is not None:
             self.text.call("i32", "aoti_record_function_end", [f"ptr {handle}"])
-
-
-_CONFORMS_DECLARATIONS = (
-    "declare i32 @aoti_torch_get_device_type(ptr, ptr)",
-    "declare i32 @aoti_torch_get_dtype(ptr, ptr)",
-    "declare i32 @aoti_torch_get_dim(ptr, ptr)",
-    "declare i32 @aoti_torch_get_sizes(ptr, ptr)",
-    "declare i32 @aoti_torch_get_strides(ptr, ptr)",
-)
-
-# Strides do not matter in a dimension of one element, nor in a tensor without elements.
-_CONFORMS = """
-define internal i32 @conforms(ptr %tensor, i32 %device, i32 %dtype, i64 %rank, ptr %sizes, ptr %strides) {
-entry:
-  %place = alloca i64
-  %r0 = call i32 @aoti_torch_get_device_type(ptr %tensor, ptr %place)
-  %d = load i32, ptr %place
-  %c0 = icmp eq i32 %d, %device
-  %r1 = call i32 @aoti_torch_get_dtype(ptr %tensor, ptr %place)
-  %t = load i32, ptr %place
-  %c1 = icmp eq i32 %t, %dtype
-  %r2 = call i32 @aoti_torch_get_dim(ptr %tensor, ptr %place)
-  %n = load i64, ptr %place
-  %c2 = icmp eq i64 %n, %rank
-  %r01 = or i32 %r0, %r1
-  %r012 = or i32 %r01, %r2
-  %worked = icmp eq i32 %r012, 0
-  %c01 = and i1 %c0, %c1
-  %c012 = and i1 %c01, %c2
-  %good = and i1 %c012, %worked
-  br i1 %good, label %shape, label %differs
-shape:
-  %r3 = call i32 @aoti_torch_get_sizes(ptr %tensor, ptr %place)
-  %own.sizes = load ptr, ptr %place
-  %r4 = call i32 @aoti_torch_get_strides(ptr %tensor, ptr %place)
-  %own.strides = load ptr, ptr %place
-  br label %head
-head:
-  %i = phi i64 [0, %shape], [%next, %stride]
-  %same = phi i1 [true, %shape], [%same.next, %stride]
-  %empty = phi i1 [false, %shape], [%empty.next, %stride]
-  %more = icmp ult i64 %i, %rank
-  br i1 %more, label %size, label %end
-size:
-  %p0 = getelementptr i64, ptr %sizes, i64 %i
-  %a0 = load i64, ptr %p0
-  %p1 = getelementptr i64, ptr %own.sizes, i64 %i
-  %b0 = load i64, ptr %p1
-  %equal = icmp eq i64 %a0, %b0
-  br i1 %equal, label %stride, label %differs
-stride:
-  %p2 = getelementptr i64, ptr %strides, i64 %i
-  %a1 = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %own.strides, i64 %i
-  %b1 = load i64, ptr %p3
-  %stride.same = icmp eq i64 %a1, %b1
-  %one = icmp eq i64 %a0, 1
-  %stride.good = or i1 %stride.same, %one
-  %same.next = and i1 %same, %stride.good
-  %zero = icmp eq i64 %a0, 0
-  %empty.next = or i1 %empty, %zero
-  %next = add i64 %i, 1
-  br label %head
-end:
-  %fits = or i1 %same, %empty
-  br i1 %fits, label %conforms, label %differs
-conforms:
-  ret i32 0
-differs:
-  ret i32 1
-}
-"""
-
-# PyTorch makes a view of another dtype only of a tensor that begins where its storage does, so make that one first.
-_RETYPE_DECLARATIONS = (
-    "declare i32 @aoti_torch_get_storage_offset(ptr, ptr)",
-    "declare i32 @aoti_torch__reinterpret_tensor(ptr, i64, ptr, ptr, i64, ptr)",
-    "declare i32 @aoti_torch__alloc_from_pool(ptr, i64, i32, i64, ptr, ptr, ptr)",
-    "declare i32 @aoti_torch_delete_tensor_object(ptr)",
-)
-
-_RETYPE = """
-define internal i32 @retype(ptr %root, i64 %element, i64 %bytes, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %r) {
-  %place = alloca i64
-  %start = alloca ptr
-  %s0 = call i32 @aoti_torch_get_storage_offset(ptr %root, ptr %place)
-  %offset = load i64, ptr %place
-  %back = sub i64 0, %offset
-  %s1 = call i32 @aoti_torch__reinterpret_tensor(ptr %root, i64 0, ptr null, ptr null, i64 %back, ptr %start)
-  %begin = load ptr, ptr %start
-  %before = mul i64 %offset, %element
-  %at = add i64 %before, %bytes
-  %s2 = call i32 @aoti_torch__alloc_from_pool(ptr %begin, i64 %at, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %r)
-  %s3 = call i32 @aoti_torch_delete_tensor_object(ptr %begin)
-  ret i32 %s2
-}
-"""

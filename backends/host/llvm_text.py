@@ -7,6 +7,7 @@ import sympy
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.host.expressions import ordered_args
+from tilewright.backends.host.helpers import Helper
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol
 
 
@@ -56,9 +57,11 @@ class FunctionText:
         """Add a declaration, once."""
         self._declarations[text] = None
 
-    def define(self, text: str) -> None:
-        """Add a global definition, once."""
-        self._definitions[text] = None
+    def use(self, helper: Helper) -> None:
+        """Add a helper function, once."""
+        self._definitions[helper.text] = None
+        for declaration in helper.declarations:
+            self.declare(declaration)
 
     def call(self, result: str, function: str, arguments: Sequence[str]) -> str:
         """Call an external function; `arguments` are typed operands, as `i64 %v1`. Returns the result's name."""

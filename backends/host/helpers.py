@@ -1,0 +1,222 @@
+"""Small functions in LLVM IR that host programs call, each printed once in a program that needs it."""
+
+from typing import NamedTuple
+
+
+class Helper(NamedTuple):
+    """An internal function of a module and the external functions that it calls."""
+
+    text: str
+    declarations: tuple[str, ...]
+
+
+# Strides do not matter in a dimension of one element, nor in a tensor without elements.
+CONFORMS = Helper(
+    """
+define internal i32 @conforms(ptr %tensor, i32 %device, i32 %dtype, i64 %rank, ptr %sizes, ptr %strides) {
+entry:
+  %place = alloca i64
+  %r0 = call i32 @aoti_torch_get_device_type(ptr %tensor, ptr %place)
+  %d = load i32, ptr %place
+  %c0 = icmp eq i32 %d, %device
+  %r1 = call i32 @aoti_torch_get_dtype(ptr %tensor, ptr %place)
+  %t = load i32, ptr %place
+  %c1 = icmp eq i32 %t, %dtype
+  %r2 = call i32 @aoti_torch_get_dim(ptr %tensor, ptr %place)
+  %n = load i64, ptr %place
+  %c2 = icmp eq i64 %n, %rank
+  %r01 = or i32 %r0, %r1
+  %r012 = or i32 %r01, %r2
+  %worked = icmp eq i32 %r012, 0
+  %c01 = and i1 %c0, %c1
+  %c012 = and i1 %c01, %c2
+  %good = and i1 %c012, %worked
+  br i1 %good, label %shape, label %differs
+shape:
+  %r3 = call i32 @aoti_torch_get_sizes(ptr %tensor, ptr %place)
+  %own.sizes = load ptr, ptr %place
+  %r4 = call i32 @aoti_torch_get_strides(ptr %tensor, ptr %place)
+  %own.strides = load ptr, ptr %place
+  br label %head
+head:
+  %i = phi i64 [0, %shape], [%next, %stride]
+  %same = phi i1 [true, %shape], [%same.next, %stride]
+  %empty = phi i1 [false, %shape], [%empty.next, %stride]
+  %more = icmp ult i64 %i, %rank
+  br i1 %more, label %size, label %end
+size:
+  %p0 = getelementptr i64, ptr %sizes, i64 %i
+  %a0 = load i64, ptr %p0
+  %p1 = getelementptr i64, ptr %own.sizes, i64 %i
+  %b0 = load i64, ptr %p1
+  %equal = icmp eq i64 %a0, %b0
+  br i1 %equal, label %stride, label %differs
+stride:
+  %p2 = getelementptr i64, ptr %strides, i64 %i
+  %a1 = load i64, ptr %p2
+  %p3 = getelementptr i64, ptr %own.strides, i64 %i
+  %b1 = load i64, ptr %p3
+  %stride.same = icmp eq i64 %a1, %b1
+  %one = icmp eq i64 %a0, 1
+  %stride.good = or i1 %stride.same, %one
+  %same.next = and i1 %same, %stride.good
+  %zero = icmp eq i64 %a0, 0
+  %empty.next = or i1 %empty, %zero
+  %next = add i64 %i, 1
+  br label %head
+end:
+  %fits = or i1 %same, %empty
+  br i1 %fits, label %conforms, label %differs
+conforms:
+  ret i32 0
+differs:
+  ret i32 1
+}
+""",
+    (
+        "declare i32 @aoti_torch_get_device_type(ptr, ptr)",
+        "declare i32 @aoti_torch_get_dtype(ptr, ptr)",
+        "declare i32 @aoti_torch_get_dim(ptr, ptr)",
+        "declare i32 @aoti_torch_get_sizes(ptr, ptr)",
+        "declare i32 @aoti_torch_get_strides(ptr, ptr)",
+    ),
+)
+"""`i32 conforms(tensor, device type, dtype, rank, sizes, strides)`: 0 if the tensor is as stated."""
+
+# PyTorch makes a view of another dtype only of a tensor that begins where its storage does, so make that one first.
+RETYPE = Helper(
+    """
+define internal i32 @retype(ptr %root, i64 %element, i64 %bytes, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %r) {
+  %place = alloca i64
+  %start = alloca ptr
+  %s0 = call i32 @aoti_torch_get_storage_offset(ptr %root, ptr %place)
+  %offset = load i64, ptr %place
+  %back = sub i64 0, %offset
+  %s1 = call i32 @aoti_torch__reinterpret_tensor(ptr %root, i64 0, ptr null, ptr null, i64 %back, ptr %start)
+  %begin = load ptr, ptr %start
+  %before = mul i64 %offset, %element
+  %at = add i64 %before, %bytes
+  %s2 = call i32 @aoti_torch__alloc_from_pool(ptr %begin, i64 %at, i32 %dtype, i64 %n, ptr %sizes, ptr %strides, ptr %r)
+  %s3 = call i32 @aoti_torch_delete_tensor_object(ptr %begin)
+  ret i32 %s2
+}
+""",
+    (
+        "declare i32 @aoti_torch_get_storage_offset(ptr, ptr)",
+        "declare i32 @aoti_torch__reinterpret_tensor(ptr, i64, ptr, ptr, i64, ptr)",
+        "declare i32 @aoti_torch__alloc_from_pool(ptr, i64, i32, i64, ptr, ptr, ptr)",
+        "declare i32 @aoti_torch_delete_tensor_object(ptr)",
+    ),
+)
+"""`i32 retype(root, its element's bytes, bytes, dtype, rank, sizes, strides, result)`: a view of another dtype, which
+begins `bytes` after the root's first element."""
+
+RETAIN = Helper(
+    """
+define internal i64 @retain(ptr %handle) {
+  %place = alloca i64
+  %status = call i32 @aoti_torch_new_tensor_handle(ptr %handle, ptr %place)
+  %new = load i64, ptr %place
+  ret i64 %new
+}
+""",
+    ("declare i32 @aoti_torch_new_tensor_handle(ptr, ptr)",),
+)
+"""`i64 retain(tensor)`: a new handle, as an integer."""
+
+BOX = Helper(
+    """
+define internal i64 @box(i64 %value) {
+  %place = alloca ptr
+  %status = call i32 @torch_new_stable_ivalue(ptr %place)
+  %box = load ptr, ptr %place
+  store i64 %value, ptr %box
+  %bits = ptrtoint ptr %box to i64
+  ret i64 %bits
+}
+""",
+    ("declare i32 @torch_new_stable_ivalue(ptr)",),
+)
+"""`i64 box(bits)`: the address of memory with these bits, which PyTorch deletes."""
+
+# Before PyTorch 2.13 the caller makes the box with C++'s `new`, here `operator new(unsigned long)`.
+BOX_BY_NEW = Helper(
+    """
+define internal i64 @box(i64 %value) {
+  %box = call ptr @_Znwm(i64 8)
+  store i64 %value, ptr %box
+  %bits = ptrtoint ptr %box to i64
+  ret i64 %bits
+}
+""",
+    ("declare ptr @_Znwm(i64)",),
+)
+"""`i64 box(bits)` where PyTorch has no function for it."""
+
+MOVE = Helper(
+    """
+define internal i32 @move(i32 %status, ptr %stack, ptr %results, i64 %count) {
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %done, label %copy
+copy:
+  %bytes = mul i64 %count, 8
+  call void @llvm.memcpy.p0.p0.i64(ptr %results, ptr %stack, i64 %bytes, i1 false)
+  br label %done
+done:
+  ret i32 %status
+}
+""",
+    ("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)",),
+)
+"""`i32 move(status, stack, results, count)`: take results from the dispatcher's stack if the status is 0; return it."""
+
+# A list of another length than was traced is a failure; none of its tensors is leaked.
+UNLIST = Helper(
+    """
+define internal i32 @unlist(i32 %status, ptr %stack, ptr %results, i64 %count) {
+entry:
+  %size = alloca i64
+  %item = alloca ptr
+  %failed = icmp ne i32 %status, 0
+  br i1 %failed, label %failure, label %begin
+begin:
+  %list = load ptr, ptr %stack
+  %s0 = call i32 @torch_list_size(ptr %list, ptr %size)
+  %n = load i64, ptr %size
+  br label %head
+head:
+  %i = phi i64 [0, %begin], [%next, %after]
+  %more = icmp ult i64 %i, %n
+  br i1 %more, label %body, label %end
+body:
+  %s1 = call i32 @torch_list_get_item(ptr %list, i64 %i, ptr %item)
+  %handle = load ptr, ptr %item
+  %wanted = icmp ult i64 %i, %count
+  br i1 %wanted, label %keep, label %drop
+keep:
+  %place = getelementptr ptr, ptr %results, i64 %i
+  store ptr %handle, ptr %place
+  br label %after
+drop:
+  %s2 = call i32 @aoti_torch_delete_tensor_object(ptr %handle)
+  br label %after
+after:
+  %next = add i64 %i, 1
+  br label %head
+end:
+  %s3 = call i32 @torch_delete_list(ptr %list)
+  %differs = icmp ne i64 %n, %count
+  %result = zext i1 %differs to i32
+  ret i32 %result
+failure:
+  ret i32 %status
+}
+""",
+    (
+        "declare i32 @torch_list_size(ptr, ptr)",
+        "declare i32 @torch_list_get_item(ptr, i64, ptr)",
+        "declare i32 @torch_delete_list(ptr)",
+        "declare i32 @aoti_torch_delete_tensor_object(ptr)",
+    ),
+)
+"""`i32 unlist(status, stack, results, count)`: like `move` for one list of tensors."""
