@@ -54,6 +54,8 @@ class SymbolTable:
         if expr.is_Symbol:
             return self._symbol(expr, env)
         function, args = _rounded_quotient(expr) or (_FUNCTIONS.get(type(expr)), expr.args)
+        if function in _DIVISIONS and not args[1].is_number and not internals.is_positive(env, args[1]):
+            raise Unsupported(f"size expression `{expr}` has a divisor that may not be positive")
         result = None if function is None else function(*(self.translate(arg, env) for arg in args))
         if result is None:
             raise Unsupported(f"size expression `{expr}` has no form in the IR, which knows integer arithmetic")
@@ -134,3 +136,6 @@ _FUNCTIONS: dict[Any, Callable[..., Expr | None]] = {
     torch_functions.RShift: _shift_right,
 }
 """What makes our expression from the translated arguments of torch's, or None where the arguments don't allow it."""
+
+_DIVISIONS = (FloorDiv, Mod, _ceiling_quotient)
+"""Functions whose second argument the IR takes to be positive where it is not a constant."""

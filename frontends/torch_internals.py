@@ -96,3 +96,8 @@ def symbol_range(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
     """Return the inclusive bounds of a symbol, each a SymPy integer or infinity."""
     bounds = env.var_to_range[symbol]
     return bounds.lower, bounds.upper
+
+
+def is_positive(env: ShapeEnv, expr: Any) -> bool:
+    """Whether `expr` is above zero for all values that its symbols can have."""
+    return bool(expr.is_positive) or bool(env.bound_sympy(expr).lower > 0)

@@ -133,3 +133,9 @@ class TestUnsupported:
         a, *_ = sizes()
         with pytest.raises(Unsupported, match="has no form in the IR, which knows integer arithmetic"):
             SymbolTable().translate(make(symint_expr(a)), a.node.shape_env)
+
+    def test_a_divisor_that_may_be_negative(self) -> None:
+        a, b, _ = sizes()
+        assert value_of(SymbolTable(), a // (b - 1)) == HINTS[0] // (HINTS[1] - 1)
+        with pytest.raises(Unsupported, match="has a divisor that may not be positive"):
+            SymbolTable().expr(a // (b - 5))
