@@ -164,8 +164,10 @@ def _is_default(value: Any, argument: Argument) -> bool:
     default = argument.default
     if is_list(value):
         if not isinstance(default, tuple):
+            if argument.kind.length is None:
+                return False  # for some operators an empty list is not the same as none
             # `int[2] padding=0` means [0, 0].
-            default = (default,) * (argument.kind.length or 0)
+            default = (default,) * argument.kind.length
         return all(type(item) is int for item in value) and tuple(value) == default
     if isinstance(value, float) and math.copysign(1.0, value) < 0:
         return False  # -0.0 equals 0.0; no default is negative zero, and a negative one is merely written out
