@@ -386,7 +386,10 @@ class ReduceOp(IRDLOperation):
 
 @irdl_op_definition
 class ExtractOp(IRDLOperation):
-    """One lane of a vector: `%s = cpu.extract %v 3 : vector<16xf32> to f32`."""
+    """One lane of a vector, or some in a row: `%s = cpu.extract %v 3 : vector<16xf32> to f32`.
+
+    `%h = cpu.extract %v 8 : vector<16xf32> to vector<8xf32>` gives the upper half.
+    """
 
     name = "cpu.extract"
     input = operand_def(VectorType)
@@ -396,11 +399,21 @@ class ExtractOp(IRDLOperation):
     assembly_format = "$input $lane attr-dict `:` type($input) `to` type($result)"
 
     @staticmethod
-    def get(value: SSAValue, lane: int) -> ExtractOp:
+    def get(value: SSAValue, lane: int, count: int = 1) -> ExtractOp:
+        """Take `count` lanes from `lane` on; a single one as a scalar."""
         assert is_vector(value.type)
-        return ExtractOp.create(
-            operands=[value], result_types=[value.type.element_type], properties={"lane": IntegerAttr(lane, i64)}
-        )
+        element = value.type.element_type
+        kind = element if count == 1 else VectorType(element, [count])
+        return ExtractOp.create(operands=[value], result_types=[kind], properties={"lane": IntegerAttr(lane, i64)})
+
+    def verify_(self) -> None:
+        source, kind = self.input.type, self.result.type
+        assert is_vector(source)
+        if kind != like(kind, source.element_type):
+            raise VerifyException(f"`cpu.extract` from {source} cannot give {kind}")
+        first, count = self.lane.value.data, kind.get_shape()[0] if is_vector(kind) else 1
+        if first < 0 or first + count > source.get_shape()[0]:
+            raise VerifyException(f"`cpu.extract` takes lanes {first} to {first + count - 1} of {source}")
 
 
 Cpu = Dialect("cpu", [ParallelOp, LoadOp, StoreOp, GatherOp, ScatterOp, StepOp, TailMaskOp, ReduceOp, ExtractOp])

@@ -1,9 +1,9 @@
 """Turn loop kernels into functions of structured CPU operations.
 
-A nest becomes `cpu.parallel` over its iterations, or plain loops where there is too little to do for a second thread. Loops become
-`scf.for`, reductions carry their results from iteration to iteration, accesses become loads and stores at an element offset:
-one of consecutive elements where the address moves by one from lane to lane, else a gather or scatter. The parts of an
-address that an inner loop does not change are computed outside of it.
+A nest becomes `cpu.parallel` over its iterations, or plain loops where there is too little to do for a second thread.
+Loops become `scf.for`, reductions carry their results from iteration to iteration, accesses become loads and stores
+at an element offset: one of consecutive elements where the address moves by one from lane to lane, else a gather or
+scatter. The parts of an address that an inner loop does not change are computed outside of it.
 
 Before:
 ```

@@ -1,35 +1,37 @@
 """Give each kernel the loops that make its accesses linear: split, flatten and merge.
 
-A loop whose index only occurs divided by a constant, as reshapes leave it, splits in two. A loop that is all there is in
-another's body joins it. Two loops whose indices only occur as `i * N + k`, with `N` the extent of the second, become one. What
-comes out has few loops with long runs of consecutive elements, which is what tiling and vectorization work on.
+A loop whose index only occurs divided by a constant, as reshapes leave it, splits in two. A loop that is all there is
+in another's body joins it. Two loops whose indices only occur as `i * N + k`, with `N` the extent of the second,
+become one. What comes out has few loops with long runs of consecutive elements, which is what tiling and
+vectorization work on.
 
 Before:
 ```
-loop.kernel @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0, n1] {
+loop.kernel @k(%x : memref<?xf32, #sym.layout<[z], [1]>>, %y : memref<?xf32, #sym.layout<[z], [1]>>) symbols [n1, z] {
   loop.nest (%i : n1) {
     loop.for (%k : 1024) {
-      %v = loop.load %x[1024 * %i + %k] : memref<?xf32, #sym.layout<[n0], [1]>> -> f32
-      loop.store %v, %y[1024 * %i + %k] : f32, memref<?xf32, #sym.layout<[n0], [1]>>
+      %v = loop.load %x[1024 * %i + %k] : memref<?xf32, #sym.layout<[z], [1]>> -> f32
+      loop.store %v, %y[1024 * %i + %k] : f32, memref<?xf32, #sym.layout<[z], [1]>>
     }
   }
 }
 ```
 After:
 ```
-loop.kernel @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0, n1] {
+loop.kernel @k(%x : memref<?xf32, #sym.layout<[z], [1]>>, %y : memref<?xf32, #sym.layout<[z], [1]>>) symbols [n1, z] {
   loop.nest (%i : 1024 * n1) {
-    %v = loop.load %x[%i] : memref<?xf32, #sym.layout<[n0], [1]>> -> f32
-    loop.store %v, %y[%i] : f32, memref<?xf32, #sym.layout<[n0], [1]>>
+    %v = loop.load %x[%i] : memref<?xf32, #sym.layout<[z], [1]>> -> f32
+    loop.store %v, %y[%i] : f32, memref<?xf32, #sym.layout<[z], [1]>>
   }
 }
 ```
-Loops that an access uses otherwise (a broadcast, a transpose) stay apart, and so do loops with a bound of their own or a step.
+Loops that an access uses otherwise (a broadcast, a transpose) stay apart, and so do loops with a bound of their own
+or a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -126,15 +128,18 @@ def _split(op: Loop, smallest: int) -> bool:
     """Split the first loop of `op` that removes divisions from index expressions by it."""
     space = IndexSpace()
     for position, this in enumerate(space.loops(op)):
-        index = space.expr(op.indices[position])
+        index = space.symbol(op.indices[position])
         users = _find_users(space, [op.indices[position]]) if _is_plain(space, this) else None
         for by in _split_points(space, users, index, this.upper) if users else ():
             if by.is_Integer and by < smallest:
                 continue
             count = exact_quotient(this.upper, by)
+            assert count is not None
             ranges = {**space.ranges, _OUTER: (integer(0), count - 1), _INNER: (integer(0), by - 1)}
             replacement = {index: by * _OUTER + _INNER}
-            changed: Users = [(u, [simplify(e.xreplace(replacement), ranges) for e in exprs]) for u, exprs in users or ()]
+            changed: Users = [
+                (u, [simplify(e.xreplace(replacement), ranges) for e in exprs]) for u, exprs in users or ()
+            ]
             if _divisions_of(changed, [_OUTER, _INNER]) < _divisions_of(users or [], [index]):
                 _replace_loops(space, op, [position], [LoopDim.extent(count), LoopDim.extent(by)], changed)
                 return True
@@ -142,13 +147,17 @@ def _split(op: Loop, smallest: int) -> bool:
 
 
 def _merge_exprs(users: Users, outer: Symbol, inner: Symbol, extent: Expr) -> Users | None:
-    """Write `m` for `outer * extent + inner` in the expressions of `users`; None where `outer` or `inner` occurs otherwise."""
+    """Write one index for `outer * extent + inner` in the expressions of `users`; None where they occur otherwise."""
     changed: Users = []
     for user, exprs in users:
         new_exprs: list[Expr] = []
         for e in exprs:
             outer_stride, inner_stride = stride(e, outer), stride(e, inner)
-            if outer_stride is not None and inner_stride is not None and sympy.expand(outer_stride - extent * inner_stride) != 0:
+            if (
+                outer_stride is not None
+                and inner_stride is not None
+                and sympy.expand(outer_stride - extent * inner_stride) != 0
+            ):
                 return None
             new = sympy.expand(e.xreplace({inner: _OUTER - extent * outer}))
             if outer in new.free_symbols:
@@ -170,9 +179,11 @@ def _merge(op: Loop) -> bool:
         if users is None:
             continue
         extent = dims[inner].upper
-        changed = _merge_exprs(users, space.expr(op.indices[outer]), space.expr(op.indices[inner]), extent)
+        changed = _merge_exprs(users, space.symbol(op.indices[outer]), space.symbol(op.indices[inner]), extent)
         if changed is not None:
-            _replace_loops(space, op, [outer, inner], [LoopDim.extent(sympy.expand(dims[outer].upper * extent))], changed)
+            _replace_loops(
+                space, op, [outer, inner], [LoopDim.extent(sympy.expand(dims[outer].upper * extent))], changed
+            )
             return True
     return False
 
@@ -180,7 +191,7 @@ def _merge(op: Loop) -> bool:
 def _replace_loops(space: IndexSpace, op: Loop, old: Sequence[int], new: Sequence[LoopDim], users: Users) -> None:
     """Put the loops `new`, called `%outer` and `%inner` in `users`, in the place of the loops `old` of `op`."""
     dims = space.loops(op)
-    indices = [op.indices[i] for i in old]
+    indices = [op.block.args[i] for i in old]
     at = old[-1] + 1
     replacement: dict[Expr, Expr] = {}
     for i, name in zip(range(len(new)), (_OUTER, _INNER), strict=False):

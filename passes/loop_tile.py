@@ -1,10 +1,10 @@
 """Split the loops of kernels into tiles: units of work for threads, squares for transposes, blocks for long sums.
 
-The loops of a nest come to run over tiles, and the points of a tile are loops inside. What a tile is depends on the accesses, by the
-cost model that `vectorize` uses too: elements side by side make a long tile, elements that lie side by side along different loops
-in different accesses (a transpose) make a rectangle whose cache lines are used whole, and a reduction over columns makes a tile of
-columns. A nest over rows keeps its rows whole. A long floating point sum is taken block by block, so that its rounding error
-grows with the length of a block rather than of the sum.
+The loops of a nest come to run over tiles, and the points of a tile are loops inside. What a tile is depends on the
+accesses, by the cost model that `vectorize` uses too: elements side by side make a long tile, elements that lie side
+by side along different loops in different accesses (a transpose) make a rectangle whose cache lines are used whole,
+and a reduction over columns makes a tile of columns. A nest over rows keeps its rows whole. A long floating point sum
+is taken block by block, so that its rounding error grows with the length of a block rather than of the sum.
 
 Before:
 ```
@@ -31,12 +31,13 @@ A reduction marked `ordered` keeps its order, so it is not cut into blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import AnyFloat, IndexType, ModuleOp
-from xdsl.ir import Block, SSAValue
+from xdsl.dialects.builtin import AnyFloat, IndexType, ModuleOp, UnitAttr
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -44,6 +45,7 @@ from tilewright.dialects.loop import ForOp, KernelOp, LoadOp, Loop, LoopDim, Nes
 from tilewright.dialects.sym_expr import Expr, Min, integer
 from tilewright.passes.lowering_cpu.cost import Choice, CostModel, access_kind
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
+from tilewright.passes.lowering_cpu.kernel import PARALLEL
 from tilewright.passes.lowering_cpu.legality import dependents, is_leaf, slot_groups
 from tilewright.passes.lowering_cpu.rebuild import set_loops
 
@@ -53,14 +55,14 @@ def _accesses(loop: Loop) -> list[LoadOp | StoreOp]:
 
 
 def _transposed(space: IndexSpace, nest: NestOp, lane: int) -> int | None:
-    """Return the loop of `nest`, other than `lane`, along which most accesses are contiguous that are not along `lane`."""
-    found, index = dependents(nest, lane), space.expr(nest.indices[lane])
+    """Return the loop of `nest` along which accesses that are not contiguous along `lane` are, if there are some."""
+    found, index = dependents(nest, lane), space.symbol(nest.indices[lane])
     votes = [0] * len(nest.loops.dims)
     for op in _accesses(nest):
         if access_kind(space, op, found, index) is None:
             (expr,) = space.access(op.access, op.indices)
             for i, other in enumerate(nest.indices):
-                votes[i] += i != lane and stride(expr, space.expr(other)) == 1
+                votes[i] += i != lane and stride(expr, space.symbol(other)) == 1
     most = max(votes)
     return votes.index(most) if most else None
 
@@ -71,8 +73,8 @@ def _tile_end(start: Expr, size: int, upper: Expr) -> Expr:
     return start + size if whole else Min(start + size, upper)
 
 
-def _tile(nest: NestOp, sizes: Sequence[tuple[int, int]]) -> None:
-    """Move the loops of `nest` given by position into a loop inside it, in that order, in tiles of the sizes given with them."""
+def _tile(nest: NestOp | ForOp, sizes: Sequence[tuple[int, int]]) -> None:
+    """Move loops of `nest`, given by position, into a loop inside it, in that order, in tiles of the given sizes."""
     space = IndexSpace()
     dims = space.loops(nest)
     inner = ForOp.get(space.bounds_over_operands(dims[i] for i, _ in sizes))
@@ -108,8 +110,20 @@ def _rounds(op: ReduceOp) -> bool:
     )
 
 
-def _split_reduce(space: IndexSpace, op: ReduceOp, position: int, size: int) -> None:
-    """Reduce first within blocks of `size` along one loop, then the blocks and the other loops."""
+def _known_trips(op: Loop) -> float:
+    """Return how many iterations the loops of `op` have together, infinity if it depends on sizes."""
+    space = IndexSpace()
+    total = 1
+    for this in space.loops(op):
+        most = space.largest_extent(this)
+        if most is None:
+            return math.inf
+        total *= -(-most // this.step)
+    return total
+
+
+def _split_reduce(space: IndexSpace, op: ReduceOp, position: int, size: int) -> ReduceOp:
+    """Reduce within blocks of `size` along one loop, then the blocks and the other loops; return the latter."""
     dims = space.loops(op)
     kinds = [r.type for r in op.results_]
     start = LoopDim(dims[position].lower, dims[position].upper, size)
@@ -128,6 +142,7 @@ def _split_reduce(space: IndexSpace, op: ReduceOp, position: int, size: int) -> 
         new.name_hint = part.name_hint = old.name_hint
         old.replace_all_uses_with(new)
     Rewriter.erase_op(op)
+    return outer
 
 
 def _move_body(op: Loop, indices: Sequence[SSAValue], to: Block) -> None:
@@ -157,6 +172,9 @@ class LoopTilePass(ModulePass):
     along: int = 16
     """The length of a rectangular tile along the loop that will take lanes."""
 
+    units: int = 4
+    """With fewer iterations than this in a nest, the loops inside are shared by threads instead."""
+
     block: int = 512
     """The elements that are added up one after the other, in each lane, before a new partial sum begins."""
 
@@ -179,6 +197,9 @@ class LoopTilePass(ModulePass):
             _tile(nest, [(len(nest.loops.dims) - 1, self.size)])
         elif on_nest is not None:
             _tile(nest, self._sizes(space, nest, on_nest, leaf))
+        if _known_trips(nest) < self.units:
+            for op in list(nest.block.ops):
+                self._share(op)
 
     def _sizes(self, space: IndexSpace, nest: NestOp, choice: Choice, leaf: bool) -> list[tuple[int, int]]:
         """Return the loops of `nest` to tile, innermost last, with the sizes of their tiles."""
@@ -199,12 +220,22 @@ class LoopTilePass(ModulePass):
         choice = next((c for c in choices if c.loop is op), None)
         position = len(dims) - 1 if choice is None else choice.position
         size = self.block * (1 if choice is None else 16)
-        extents = [space.simplify(d.upper - d.lower) for d in dims]
-        total = 1
-        for extent in extents:
-            total = total * extent
-        if total.is_Integer and total <= size:
-            return
-        _split_reduce(space, op, position, size)
+        if _known_trips(op) > size:
+            _split_reduce(space, op, position, size)
 
-
+    def _share(self, op: Operation) -> None:
+        """Mark the loops in a nest of few iterations whose own iterations are enough for several threads."""
+        if isinstance(op, ReduceOp) and op.ordered is None:
+            if is_leaf(op) and all(d.step == 1 for d in op.loops.dims) and _known_trips(op) > self.size:
+                op = _split_reduce(IndexSpace(), op, len(op.loops.dims) - 1, self.size)
+            if not is_leaf(op):
+                op.attributes[PARALLEL] = UnitAttr()
+        elif isinstance(op, ForOp) and is_leaf(op):
+            if _known_trips(op) > self.size and all(d.step == 1 for d in op.loops.dims):
+                _tile(op, [(len(op.loops.dims) - 1, self.size)])
+                op.attributes[PARALLEL] = UnitAttr()
+        elif isinstance(op, ForOp) and _known_trips(op) <= self.columns:
+            for inner in list(op.block.ops):
+                self._share(inner)
+        elif isinstance(op, ForOp):
+            op.attributes[PARALLEL] = UnitAttr()

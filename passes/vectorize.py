@@ -1,9 +1,9 @@
 """Make several iterations of a loop the lanes of vectors.
 
-For each tree of loops a cost model (`lowering_cpu/cost.py`) picks the loops that take lanes: the elements of an access should lie
-side by side from lane to lane. So a reduction over rows takes them on its own loop and combines them at the end, and a reduction
-over columns takes them on the parallel loop around it. A masked loop does what is left where the length is no multiple of
-the lanes.
+For each tree of loops a cost model (`lowering_cpu/cost.py`) picks the loops that take lanes: the elements of an
+access should lie side by side from lane to lane. So a reduction over rows takes them on its own loop and combines
+them at the end, and a reduction over columns takes them on the parallel loop around it. A masked loop does what is
+left where the length is no multiple of the lanes.
 
 Before:
 ```
@@ -36,8 +36,8 @@ loop.kernel @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #
   }
 }
 ```
-A loop that stays as it is gets the attribute `remark`, which says why: it is too short, it is ordered, its stores collide, or
-each element would need a gather and nothing is gained.
+A loop that stays as it is gets the attribute `remark`, which says why: it is too short, it is ordered, its stores
+collide, or each element would need a gather and nothing is gained.
 """
 
 from __future__ import annotations

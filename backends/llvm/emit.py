@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from xdsl.dialects import func, scf
+from xdsl.dialects import func, memref, scf
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.backends.llvm.builder import FunctionText, ModuleText
 from tilewright.backends.llvm.emit_memory import emit_gather, emit_load, emit_scatter, emit_store
 from tilewright.backends.llvm.emit_scalar import EMITTERS
 from tilewright.backends.llvm.target import Target
-from tilewright.backends.llvm.types import EmitError, is_float, lanes_of, llvm_type, suffix, vector_text
+from tilewright.backends.llvm.types import EmitError, is_float, lanes_of, llvm_type, memory_element, suffix, vector_text
 from tilewright.dialects import cpu
-from tilewright.dialects.type_guards import is_memref
+from tilewright.dialects.type_guards import is_memref, is_vector
 
 
 def emit_module(functions: Iterable[func.FuncOp], target: Target) -> str:
@@ -79,7 +79,9 @@ def _emit_op(fn: FunctionText, op: Operation) -> None:
         case cpu.ReduceOp():
             fn.names[op.result] = _emit_reduce(fn, op)
         case cpu.ExtractOp():
-            fn.names[op.result] = fn.op(f"extractelement {fn.typed(op.input)}, i64 {op.lane.value.data}")
+            fn.names[op.result] = _emit_extract(fn, op)
+        case memref.AllocaOp():
+            fn.names[op.memref] = _emit_alloca(fn, op)
         case cpu.ParallelOp():
             _emit_parallel(fn, op)
         case scf.ForOp():
@@ -90,6 +92,25 @@ def _emit_op(fn: FunctionText, op: Operation) -> None:
             pass
         case _:
             raise EmitError(f"there is no code for `{op.name}`; `convert-loop-to-cpu` should have replaced it")
+
+
+def _emit_extract(fn: FunctionText, op: cpu.ExtractOp) -> str:
+    lane = op.lane.value.data
+    if not is_vector(op.result.type):
+        return fn.op(f"extractelement {fn.typed(op.input)}, i64 {lane}")
+    count = lanes_of(op.result.type)
+    source = llvm_type(op.input.type)
+    return fn.op(f"shufflevector {fn.typed(op.input)}, {source} poison, <{count} x i32> <{_lanes(lane, count)}>")
+
+
+def _emit_alloca(fn: FunctionText, op: memref.AllocaOp) -> str:
+    """Reserve a buffer of a fixed size on the stack."""
+    kind = op.memref.type
+    if not is_memref(kind) or not kind.has_static_shape():
+        raise EmitError(f"`memref.alloca` needs a fixed size, found {kind}")
+    element, size = memory_element(kind.element_type)
+    alignment = size if op.alignment is None else op.alignment.value.data
+    return fn.op(f"alloca [{kind.element_count()} x {element}], align {alignment}")
 
 
 def _lane_numbers(element: str, lanes: int) -> str:

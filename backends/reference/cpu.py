@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from xdsl.dialects import scf
+from xdsl.dialects import memref, scf
 from xdsl.ir import Block, SSAValue
 
 from tilewright.backends.reference import memory
+from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.combine import combination
-from tilewright.backends.reference.dtypes import register_dtype
+from tilewright.backends.reference.dtypes import memory_dtype_of, register_dtype
 from tilewright.backends.reference.errors import failure
 from tilewright.backends.reference.frame import Frame, Value, execute, lanes_of, run_block
 from tilewright.backends.reference.functions import constant
@@ -130,4 +131,12 @@ def _(op: cpu.ReduceOp, frame: Frame) -> None:
 
 @execute.register
 def _(op: cpu.ExtractOp, frame: Frame) -> None:
-    frame.set(op.result, frame.register(op.input)[..., op.lane.value.data])
+    first, lanes = op.lane.value.data, lanes_of(op.result)
+    part = frame.register(op.input)[..., first : first + lanes[0]] if lanes else frame.register(op.input)[..., first]
+    frame.set(op.result, part)
+
+
+@execute.register
+def _(op: memref.AllocaOp, frame: Frame) -> None:
+    sizes = op.memref.type.get_shape()
+    frame.set(op.memref, Buffer.allocate(memory_dtype_of(op.memref), sizes, [1] * len(sizes)))

@@ -1,1 +1,1 @@
-"""What the passes from loop kernels down to the `cpu` dialect share: index analysis, the cost model, widening, emission."""
+"""What the passes from loop kernels to the `cpu` dialect share: index analysis, cost model, widening, emission."""

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import sympy
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import VectorType
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects.sym import format_expr
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, integer, provably_at_most
+from tilewright.dialects.type_guards import is_vector
 from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
 from tilewright.passes.lowering_cpu.index_space import IndexSpace
 
@@ -83,10 +83,10 @@ class AddressBuilder:
     def _binary(self, kind: type[Operation], a: Index, b: Index) -> SSAValue:
         """Apply `kind`, lane by lane if one of the operands holds lanes."""
         a, b = self.materialize(a), self.materialize(b)
-        for one, other in ((a, b), (b, a)):
-            if isinstance(one.type, VectorType) and not isinstance(other.type, VectorType):
-                wide = self.builder.broadcast(other, one.type.get_shape()[0])
-                a, b = (a, wide) if other is b else (wide, b)
+        if is_vector(a.type) and not is_vector(b.type):
+            b = self.builder.broadcast(b, a.type.get_shape()[0])
+        elif is_vector(b.type) and not is_vector(a.type):
+            a = self.builder.broadcast(a, b.type.get_shape()[0])
         return self.builder.binary(kind, a, b)
 
     def _sum(self, expr: Expr) -> Index:
@@ -142,10 +142,7 @@ class AddressBuilder:
             base = self.builder.binary(arith.MuliOp, scale, first.base)
             if first.stride == 1:
                 return Lanes(base, scale if scalars else coefficient, first.count)
-            if isinstance(first.stride, int):
-                stride = self.builder.constant(first.stride)
-            else:
-                stride = first.stride
+            stride = self.builder.constant(first.stride) if isinstance(first.stride, int) else first.stride
             return Lanes(base, self.builder.binary(arith.MuliOp, scale, stride), first.count)
         total = first if scale is None else self._binary(arith.MuliOp, scale, first)
         for other in rest:
@@ -168,8 +165,8 @@ class AddressBuilder:
         a, b = expr.args
         dividend, divisor = self.evaluate(a), self.evaluate(b)
         quotient = isinstance(expr, FloorDiv)
-        if b.is_Integer and b & (b - 1) == 0:
-            power = int(b)
+        power = int(b) if b.is_Integer else 0
+        if power > 0 and power & (power - 1) == 0:
             by = self.builder.constant(power.bit_length() - 1 if quotient else power - 1)
             return self._binary(arith.ShRSIOp if quotient else arith.AndIOp, dividend, by)
         if not b.is_Integer:

@@ -24,17 +24,17 @@ class _Scope:
 class ScopedBuilder:
     """Builds nested blocks, innermost at the end of `scopes`.
 
-    A block's operation (a loop) is added to the block around it only once the block is complete. So what is appended to an outer
-    block meanwhile comes before the loop, and is computed once instead of once per iteration. Nothing moves out of the `floor`
-    scope, the body of a parallel region.
+    A block's operation (a loop) is added to the block around it only once the block is complete. So what is appended
+    to an outer block meanwhile comes before the loop, and is computed once instead of once per iteration. Nothing
+    moves out of the `floor` scope, the body of a parallel region.
     """
 
     def __init__(self, block: Block):
         self._scopes = [_Scope(block, 0)]
-        self._depth: dict[SSAValue, int] = {a: 0 for a in block.args}
+        self._depth: dict[SSAValue, int] = dict.fromkeys(block.args, 0)
 
     def push(self, block: Block, *, floor: bool = False) -> None:
-        """Start building `block`, inside the one that was built so far. A `floor` keeps everything that is built inside it."""
+        """Start building `block`, inside the one that was built so far; with `floor`, nothing moves out of it."""
         position = len(self._scopes)
         self._scopes.append(_Scope(block, position if floor else self._floor))
         for argument in block.args:
@@ -75,6 +75,23 @@ class ScopedBuilder:
             found = scope.known[full_key] = op.results[0]
             self._depth[found] = depth
         return found
+
+    def on_entry(self, key: Hashable, make: Callable[[], Operation]) -> SSAValue:
+        """Return the result of an operation that runs once, at the start of the function or of a thread's share."""
+        scope = self._scopes[self._floor]
+        if key not in scope.known:
+            op, first = make(), scope.block.first_op
+            if first is None:
+                scope.block.add_op(op)
+            else:
+                scope.block.insert_op_before(op, first)
+            scope.known[key] = op.results[0]
+            self._depth[op.results[0]] = self._floor
+        return scope.known[key]
+
+    def is_constant(self, value: SSAValue) -> bool:
+        """Whether `value` is a constant, which has one name wherever it is used."""
+        return isinstance(value.owner, arith.ConstantOp)
 
     def constant(self, value: int | FloatAttr | IntegerAttr) -> SSAValue:
         """Return a constant; an int is an index."""

@@ -1,8 +1,8 @@
 """A model of what loops cost on a CPU core, in cycles, and the choice of the loops that become lanes.
 
-The figures are rough ones for a core with 512-bit vectors; only their proportions matter. A size that is not known is taken as
-`UNKNOWN_TRIPS`. Reading the costs: for each loop nest the model compares running it element by element, giving lanes to one of
-its own loops, and giving lanes to loops further inside, and takes the cheapest.
+The figures are rough ones for a core with 512-bit vectors; only their proportions matter. A size that is not known is
+taken as `UNKNOWN_TRIPS`. Reading the costs: for each loop nest the model compares running it element by element,
+giving lanes to one of its own loops, and giving lanes to loops further inside, and takes the cheapest.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import IndexType, IntegerType, VectorType
+from xdsl.dialects.builtin import AnyFloat, IndexType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import ConstantLike
 
 from tilewright.dialects.combiners import COMBINERS, element_type
 from tilewright.dialects.loop import ApplyOp, IntrinsicOp, LoadOp, Loop, LoopDim, ReduceOp, StoreOp, YieldOp
-from tilewright.dialects.sym_expr import Expr, Min, Symbol
+from tilewright.dialects.sym_expr import Expr, Symbol
+from tilewright.dialects.type_guards import is_integer, is_vector
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, slot_groups, why_not
 
@@ -24,10 +25,22 @@ UNKNOWN_TRIPS = 128
 """How many iterations a loop with a symbolic extent is taken to have."""
 
 _CHEAP_MATH = frozenset(
-    {"math.absf", "math.absi", "math.ceil", "math.copysign", "math.floor", "math.fma", "math.round", "math.roundeven", "math.trunc"}
+    {
+        "math.absf",
+        "math.absi",
+        "math.ceil",
+        "math.copysign",
+        "math.floor",
+        "math.fma",
+        "math.round",
+        "math.roundeven",
+        "math.trunc",
+    }
 )
 _SLOW_ARITH = frozenset({"arith.divf", "math.sqrt", "math.rsqrt"})
-_DIVISIONS = frozenset({"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi", "arith.ceildivsi"})
+_DIVISIONS = frozenset(
+    {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi", "arith.ceildivsi"}
+)
 _CHEAP_INTRINSICS = frozenset({"isfinite", "isinf", "isnan", "sign", "signbit"})
 _LOOP_OVERHEAD = 1.0
 
@@ -62,13 +75,13 @@ def _vector_cost(op: Operation) -> float:
 
 
 def _width(kind: Attribute) -> int:
-    """Return the bytes of an element in a register."""
+    """Return the bytes of an element in a register; a buffer has none there."""
     element = element_type(kind)
     if isinstance(element, IndexType):
         return 8
-    if isinstance(element, IntegerType):
+    if is_integer(element):
         return max(1, element.width.data // 8)
-    return max(1, getattr(element, "bitwidth", 32) // 8)
+    return element.bitwidth // 8 if isinstance(element, AnyFloat) else 0
 
 
 @dataclass(frozen=True)
@@ -100,8 +113,8 @@ class CostModel:
 
     def trips(self, this: LoopDim) -> int:
         """Return how many iterations a loop has, or is taken to have. The bounds are over the space."""
-        extent = self.space.simplify(this.upper - this.lower)
-        return max(1, -(-_estimate(extent) // this.step))
+        most = self.space.largest_extent(this)
+        return max(1, -(-(UNKNOWN_TRIPS if most is None else most) // this.step))
 
     def all_trips(self, loop: Loop) -> int:
         """Return the number of iterations of all loops of `loop` together."""
@@ -135,7 +148,7 @@ class CostModel:
         if why_not(loop, position, found) is not None:
             return None
         dims = self.space.loops(loop)
-        index = self.space.expr(loop.indices[position])
+        index = self.space.symbol(loop.indices[position])
         lanes = self._lane_count(loop, dims[position], found, index)
         if lanes is None:
             return None
@@ -179,7 +192,7 @@ class CostModel:
         """Return what `op` costs with the types that it has."""
         if isinstance(op, Loop):
             return self.all_trips(op) * self.cost_of_body(op.block)
-        vector = next((v.type for v in (*op.results, *op.operands) if isinstance(v.type, VectorType)), None)
+        vector = next((v.type for v in (*op.results, *op.operands) if is_vector(v.type)), None)
         if vector is None:
             return _scalar_cost(op)
         lanes = vector.get_shape()[0]
@@ -215,31 +228,23 @@ def _fit(lanes: int, smallest: int, extent: Expr) -> int | None:
     """Reduce `lanes` to what a loop over `extent` elements has use for."""
     if not extent.is_Integer:
         return lanes
-    extent = int(extent)
-    if extent < MIN_LANES:
+    length = int(extent)
+    if length < MIN_LANES:
         return None
-    while lanes // 2 >= extent:
+    while lanes // 2 >= length:
         lanes //= 2
-    while lanes > smallest and extent % lanes and extent < 4 * lanes:
+    while lanes > smallest and length % lanes and length < 4 * lanes:
         lanes //= 2
     return lanes
 
 
 def _is_index_or_bool(kind: Attribute) -> bool:
     element = element_type(kind)
-    return isinstance(element, IndexType) or (isinstance(element, IntegerType) and element.width.data == 1)
-
-
-def _estimate(extent: Expr) -> int:
-    if extent.is_Integer:
-        return int(extent)
-    if isinstance(extent, Min):
-        return min((int(a) for a in extent.args if a.is_Integer), default=UNKNOWN_TRIPS)
-    return UNKNOWN_TRIPS
+    return isinstance(element, IndexType) or (is_integer(element) and element.width.data == 1)
 
 
 def access_kind(space: IndexSpace, op: LoadOp | StoreOp, found: AbstractSet[SSAValue], index: Symbol) -> int | None:
-    """Return how the address of an access moves from lane to lane: 0 not at all, 1 to the next element, None otherwise."""
+    """Return how an access moves from lane to lane: 0 not at all, 1 to the next element, None otherwise."""
     moving = [v for v in op.indices if v in found]
     if not moving:
         return 0

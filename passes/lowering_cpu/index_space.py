@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache
 
 import sympy
-from xdsl.ir import Block, BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright.dialects.loop import ApplyOp, Bounds, Loop, LoopDim
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol, bounds, dim, simplify
 
 
-@lru_cache(maxsize=None)
+@cache
 def _placeholder(number: int) -> Symbol:
     # Not a name that the parser accepts, so no size of a kernel is called this.
     return sympy.Symbol(f"%{number}", integer=True)
@@ -39,6 +39,12 @@ class IndexSpace:
             return self.declare(value, *self._range(value))
         found = self.over_operands(value.owner.expr, value.owner.indices)
         self._exprs[value] = found
+        return found
+
+    def symbol(self, value: SSAValue) -> Symbol:
+        """Return the symbol of an index value that is not the result of a `loop.apply`."""
+        found = self.expr(value)
+        assert isinstance(found, sympy.Symbol)
         return found
 
     def declare(self, value: SSAValue, lower: Expr | None = None, upper: Expr | None = None) -> Symbol:
@@ -74,9 +80,27 @@ class IndexSpace:
         """Return the loops of `op` with their bounds over this space."""
         loops = op.loops
         return [
-            LoopDim(*(self.over_operands(e, loops.operands) for e in (d.lower, d.upper)), d.step, d.lanes)
+            LoopDim(
+                self.over_operands(d.lower, loops.operands),
+                self.over_operands(d.upper, loops.operands),
+                d.step,
+                d.lanes,
+            )
             for d in loops.dims
         ]
+
+    def largest_extent(self, this: LoopDim) -> int | None:
+        """Return the most elements that a loop, given over this space, may run over; None if it depends on sizes."""
+        uppers = this.upper.args if isinstance(this.upper, Min) else (this.upper,)
+        lowers = this.lower.args if isinstance(this.lower, Min) else (this.lower,)
+        most = 0
+        for lower in lowers:
+            extents = [self.bounds(self.simplify(upper - lower))[1] for upper in uppers]
+            known = [int(e) for e in extents if e is not None and e.is_Integer]
+            if not known:
+                return None
+            most = max(most, min(known))
+        return most
 
     def bounds_over_operands(self, dims: Iterable[LoopDim]) -> Bounds:
         """Return loops given over this space as an operation holds them: the inverse of `loops`."""
@@ -156,15 +180,8 @@ def stride(expr: Expr, symbol: Symbol) -> Expr | None:
 
 
 def divisions(expr: Expr) -> list[Expr]:
-    """Return the floor divisions and modulos in `expr`, in an order that does not depend on hashes."""
-    found: list[Expr] = []
-    for part in sympy.preorder_traversal(expr):
-        if isinstance(part, (FloorDiv, Mod)) and part not in found:
-            found.append(part)
+    """Return the floor divisions and modulos in `expr`, each once, outer ones first."""
+    found: list[Expr] = [expr] if isinstance(expr, (FloorDiv, Mod)) else []
+    for argument in expr.args:
+        found += (d for d in divisions(argument) if d not in found)
     return found
-
-
-def parent_loop(block: Block | None) -> Loop | None:
-    """Return the loop whose body `block` is."""
-    owner = None if block is None else block.parent_op()
-    return owner if isinstance(owner, Loop) else None

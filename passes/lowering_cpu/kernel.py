@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import sympy
-from xdsl.dialects import arith, func, scf, vector
-from xdsl.dialects.builtin import FloatAttr, FunctionType, IntegerAttr, VectorType, i64
+from xdsl.dialects import arith, func, vector
+from xdsl.dialects.builtin import FunctionType, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects import cpu
 from tilewright.dialects.access import is_index
-from tilewright.dialects.combiners import COMBINERS, Emit, Slots, element_type
 from tilewright.dialects.loop import (
     ApplyOp,
-    CastOp,
     CombineOp,
     ForOp,
     KernelOp,
     LoadOp,
     Loop,
-    LoopDim,
     NestOp,
     ReduceOp,
-    SelectOp,
     StoreOp,
     YieldOp,
 )
-from tilewright.dialects.sym_expr import Expr, FloorDiv
+from tilewright.dialects.sym_expr import Expr
+from tilewright.dialects.type_guards import is_float_constant, is_integer_constant, is_vector
 from tilewright.passes.lowering_cpu.address import AddressBuilder, Lanes
 from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
 from tilewright.passes.lowering_cpu.cost import CostModel
-from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
-from tilewright.passes.lowering_cpu.legality import slot_groups
+from tilewright.passes.lowering_cpu.index_space import IndexSpace
+from tilewright.passes.lowering_cpu.loops import Body, Carried, LoopBuilder
+from tilewright.passes.lowering_cpu.reductions import ReductionBuilder
 
-Carried = Sequence[SSAValue]
-"""The values that a loop carries from one iteration to the next."""
-
-Body = Callable[[Carried], Carried]
-"""Builds one iteration from the values carried into it, and returns those carried out."""
+PARALLEL = "parallel"
+"""Marks a loop inside a nest whose iterations threads are meant to share; see `passes/loop_tile.py`."""
 
 
 class KernelLowering:
@@ -57,6 +49,10 @@ class KernelLowering:
         self.sizes = dict(zip(kernel.symbol_names, self.block.args[buffers:], strict=True))
         self.address = AddressBuilder(self.space, self.builder, self.size)
         self.values: dict[SSAValue, SSAValue] = {}
+        self.loops = LoopBuilder(self.address, self.values.__setitem__)
+        self.reductions = ReductionBuilder(self.loops, self.address, self.value, self.lower_body)
+        self.shared = False
+        """Whether what is being built runs in several threads already."""
         for old, new in zip(kernel.buffers, self.block.args[:buffers], strict=True):
             new.name_hint = old.name_hint
             self.values[old] = new
@@ -80,117 +76,56 @@ class KernelLowering:
         argument = self.sizes[name]
         return self.builder.hoisted("size", (argument,), lambda: arith.IndexCastOp(argument, INDEX))
 
-    def trips(self, this: LoopDim) -> Expr:
-        """Return how many iterations a loop has."""
-        return self.space.simplify(FloorDiv(this.upper - this.lower + (this.step - 1), this.step))
-
     def lower_nest(self, nest: NestOp) -> None:
-        """Run the iterations of a nest, by several threads if there is enough to do."""
-        dims = self.space.loops(nest)
-        total = sympy.Mul(*(self.trips(d) for d in dims))
+        """Run the iterations of a nest, by several threads if it has several and there is enough to do."""
+        total = self.loops.total(nest)
         cycles = self.cost.cost_of_body(nest.block)
-        if total.is_Integer and int(total) * cycles <= self.grain_cycles:
-            self.lower_loops(nest, 0, (), lambda _: self.lower_body(nest))
-            return
-        grain = max(1, round(self.grain_cycles / cycles))
-        region = cpu.ParallelOp.get(self.address.scalar(total), grain)
-        begin, end = region.block.args
-        self.builder.push(region.block, floor=True)
-        self.lower_units(nest, 0, begin, end)
-        self.builder.pop()
-        self.builder.append(region)
+        if total.is_Integer and (total <= 1 or int(total) * cycles <= self.grain_cycles or _shares_inside(nest)):
+            self.loops.serial(nest, (), self.once(nest))
+        else:
+            self.share(nest, total, cycles)
 
-    def lower_units(self, nest: NestOp, position: int, begin: SSAValue, end: SSAValue) -> None:
-        """Run the iterations `begin` to `end` of the loops of a nest from `position` on, counted over all of these loops.
+    def share(self, op: Loop, total: Expr, cycles: float) -> None:
+        """Run the iterations of a parallel loop by several threads, none with too little to do."""
 
-        Each loop but the last runs over the part of its range that the iterations touch, and passes on to the loops inside
-        which part of theirs is meant. So no iteration divides to find out its indices.
-        """
-        dims = self.space.loops(nest)
-        if self.trips(dims[position]) == 1 and position + 1 < len(dims):
-            self.bind(nest, position, self.address.scalar(dims[position].lower))
-            self.lower_units(nest, position + 1, begin, end)
-            return
-        inner = sympy.Mul(*(self.trips(d) for d in dims[position + 1 :]))
-        if inner == 1:
-            self.counted_loop(begin, end, lambda i: self.lower_unit(nest, position, i))
-            return
-        size, builder = self.address.scalar(inner), self.builder
-        size = size if inner.is_Integer else builder.binary(arith.MaxSIOp, size, builder.constant(1))
-        first = builder.binary(arith.DivUIOp, begin, size)
-        beyond = builder.binary(arith.SubiOp, builder.binary(arith.AddiOp, end, size), builder.constant(1))
-        last = builder.binary(arith.DivUIOp, beyond, size)
+        def chunk(begin: SSAValue, end: SSAValue) -> None:
+            self.loops.part(op, begin, end, (), self.once(op))
 
-        def part(i: SSAValue) -> None:
-            start = builder.binary(arith.MuliOp, i, size)
-            inner_begin = builder.binary(arith.MaxSIOp, builder.binary(arith.SubiOp, begin, start), builder.constant(0))
-            inner_end = builder.binary(arith.MinSIOp, builder.binary(arith.SubiOp, end, start), size)
-            self.bind_number(nest, position, i)
-            self.lower_units(nest, position + 1, inner_begin, inner_end)
+        self.shared = True
+        self.loops.parallel(self.address.scalar(total), self.grain(cycles), chunk)
+        self.shared = False
 
-        self.counted_loop(first, last, part)
+    def grain(self, cycles: float) -> int:
+        """Return how many iterations of so many cycles are worth a thread."""
+        return max(1, round(self.grain_cycles / cycles))
 
-    def lower_unit(self, nest: NestOp, position: int, number: SSAValue) -> None:
-        self.bind_number(nest, position, number)
-        for i, d in enumerate(self.space.loops(nest)):
-            if i > position:
-                self.bind(nest, i, self.address.scalar(d.lower))
-        self.lower_body(nest)
+    def lower_for(self, op: ForOp) -> None:
+        if self.shared or PARALLEL not in op.attributes:
+            self.loops.serial(op, (), self.once(op))
+        else:
+            self.share(op, self.loops.total(op), self.cost.cost_of_body(op.block))
 
-    def counted_loop(self, begin: SSAValue, end: SSAValue, body: Callable[[SSAValue], None]) -> None:
-        block = Block(arg_types=[INDEX])
-        self.builder.push(block)
-        body(block.args[0])
-        self.builder.append(scf.YieldOp())
-        self.builder.pop()
-        self.builder.append(scf.ForOp(begin, end, self.builder.constant(1), (), Region(block)))
+    def lower_reduce(self, op: ReduceOp) -> Carried:
+        if self.shared or PARALLEL not in op.attributes:
+            return self.reductions.serial(op)
+        self.shared = True
+        results = self.reductions.parallel(op, self.grain(self.cost.cost_of_body(op.block)))
+        self.shared = False
+        return results
 
-    def bind_number(self, op: Loop, position: int, number: SSAValue) -> None:
-        """Let a loop be in its iteration `number`."""
-        this = self.space.loops(op)[position]
-        start = self.builder.binary(arith.MuliOp, number, self.builder.constant(this.step)) if this.step != 1 else number
-        if this.lower != 0:
-            start = self.builder.binary(arith.AddiOp, start, self.address.scalar(this.lower))
-        self.bind(op, position, start)
-
-    def bind(self, op: Loop, position: int, start: SSAValue) -> None:
-        """Let the index of a loop be `start`, or count lanes from there."""
-        this = self.space.loops(op)[position]
-        hint = op.indices[position].name_hint
-        if start.name_hint is None:
-            start.name_hint = hint
-        self.address.values[op.indices[position]] = Lanes(start, 1, this.step) if this.lanes else start
-        if this.lanes and op.mask is not None:
-            end = self.address.scalar(this.upper)
-            mask = self.builder.hoisted(("mask", this.step), (start, end), lambda: cpu.TailMaskOp.get(start, end, this.step))
-            self.values[op.mask] = mask
-
-    def lower_loops(self, op: Loop, position: int, carried: Carried, body: Body) -> Carried:
-        """Run the loops of `op` from `position` on, with `body` inside them all."""
-        dims = self.space.loops(op)
-        if position == len(dims):
-            return body(carried)
-        this = dims[position]
-        trips = self.trips(this)
-        if trips.is_Integer and trips <= 0:
-            return carried
-        if trips == 1:
-            self.bind(op, position, self.address.scalar(this.lower))
-            return self.lower_loops(op, position + 1, carried, body)
-        bounds = [self.address.scalar(e) for e in (this.lower, this.upper)]
-        step = self.builder.constant(this.step)
-        block = Block(arg_types=[INDEX, *(v.type for v in carried)])
-        self.builder.push(block)
-        self.bind(op, position, block.args[0])
-        results = self.lower_loops(op, position + 1, block.args[1:], body)
-        self.builder.append(scf.YieldOp(*results))
-        self.builder.pop()
-        return self.builder.append(scf.ForOp(*bounds, step, carried, Region(block)))
-
-    def lower_body(self, op: Loop) -> Carried:
+    def lower_body(self, op: Loop) -> None:
+        """Build the operations in the body of `op`."""
         for inner in op.block.ops:
             self.lower_op(inner)
-        return ()
+
+    def once(self, op: Loop) -> Body:
+        """Return how to build an iteration of a loop that carries nothing."""
+
+        def body(carried: Carried) -> Carried:
+            self.lower_body(op)
+            return carried
+
+        return body
 
     def lower_op(self, op: Operation) -> None:
         results: Carried = ()
@@ -199,7 +134,7 @@ class KernelLowering:
                 # An index expression is evaluated where it is used.
                 return
             case ForOp():
-                self.lower_loops(op, 0, (), lambda _: self.lower_body(op))
+                self.lower_for(op)
             case ReduceOp():
                 results = self.lower_reduce(op)
             case LoadOp():
@@ -207,12 +142,13 @@ class KernelLowering:
             case StoreOp():
                 self.lower_store(op)
             case CombineOp():
-                results = self.lower_combine(op)
+                results = self.reductions.combine(op)
             case arith.ConstantOp():
                 results = [self.constant(op)]
             case vector.BroadcastOp():
-                assert isinstance(op.vector.type, VectorType)
-                results = [self.builder.broadcast(self.value(op.source), op.vector.type.get_shape()[0])]
+                kind = op.vector.type
+                assert is_vector(kind)
+                results = [self.builder.broadcast(self.value(op.source), kind.get_shape()[0])]
             case _:
                 results = self.builder.append(self.copy(op))
         for old, new in zip(op.results, results, strict=True):
@@ -223,8 +159,9 @@ class KernelLowering:
 
     def constant(self, op: arith.ConstantOp) -> SSAValue:
         attribute = op.value
-        assert isinstance(attribute, (IntegerAttr, FloatAttr))
-        return self.builder.constant(attribute)
+        if is_float_constant(attribute) or is_integer_constant(attribute):
+            return self.builder.constant(attribute)
+        raise PassFailedException(f"`arith.constant` of {op.result.type} has no lowering, expected a scalar")
 
     def copy(self, op: Operation) -> Operation:
         if op.regions:
@@ -262,71 +199,15 @@ class KernelLowering:
         """Return whether the elements of an access lie apart, and the offset of the first or of each."""
         (expr,) = self.space.access(op.access, op.indices)
         index = self.address.evaluate(expr)
-        if not isinstance(kind, VectorType):
+        if not is_vector(kind):
             return False, self.address.materialize(index)
         if isinstance(index, Lanes) and index.stride == 1:
             return False, index.base
         offsets = self.address.materialize(index)
-        if not isinstance(offsets.type, VectorType):
+        if not is_vector(offsets.type):
             offsets = self.builder.broadcast(offsets, kind.get_shape()[0])
         return True, offsets
 
-    def lower_reduce(self, op: ReduceOp) -> Carried:
-        kinds = [r.type for r in op.results_]
-        start: list[SSAValue] = [self.value(v) for v in op.init]
-        combines: list[Callable[[Emit, Slots, Slots], list[SSAValue]]] = []
-        for name, slots in slot_groups(op):
-            combiner = COMBINERS[name]
-            rising = combiner.extend is not None and self.index_rises(op, op.yielded.values[slots][1])
-            combines.append(combiner.extend if combiner.extend is not None and rising else combiner.combine)
-            if not op.init:
-                start += self.identity(name, kinds[slots], rising)
 
-        def body(carried: Carried) -> Carried:
-            self.lower_body(op)
-            results: list[SSAValue] = []
-            for combine, (_, slots) in zip(combines, slot_groups(op), strict=True):
-                new = [self.value(v) for v in op.yielded.values[slots]]
-                results += combine(self.builder.emit, carried[slots], new)
-            mask = self.optional(op.mask)
-            if mask is None:
-                return results
-            return [self.builder.emit(SelectOp.get(mask, r, c)) for r, c in zip(results, carried, strict=True)]
-
-        return self.lower_loops(op, 0, start, body)
-
-    def identity(self, name: str, kinds: Sequence[Attribute], rising: bool) -> list[SSAValue]:
-        """Return the neutral values of a combiner; with `rising`, index zero, which then is the first, is neutral too."""
-        constants = list(COMBINERS[name].identity([element_type(k) for k in kinds]))
-        if rising:
-            constants[1] = IntegerAttr(0, element_type(kinds[1]))
-        values = [self.builder.constant(c) for c in constants]
-        return [
-            self.builder.broadcast(v, k.get_shape()[0]) if isinstance(k, VectorType) else v
-            for v, k in zip(values, kinds, strict=True)
-        ]
-
-    def index_rises(self, op: ReduceOp, index: SSAValue) -> bool:
-        """Whether `index` grows from each iteration of a reduction to the next, from zero if nothing came before."""
-        dims = self.space.loops(op)
-        if len(dims) != 1 or not isinstance(index.owner, CastOp) or not is_index(index.owner.input):
-            return False
-        loop_index = self.space.expr(op.indices[0])
-        expr = self.space.expr(index.owner.input)
-        by = stride(expr, loop_index)
-        if by is None or not by.is_Integer or by <= 0:
-            return False
-        return bool(op.init) or expr.xreplace({loop_index: dims[0].lower}) == 0
-
-    def lower_combine(self, op: CombineOp) -> Carried:
-        vectors = [self.value(v) for v in op.inputs]
-        name = op.combiner.data
-        if len(vectors) == 1:
-            return [self.builder.emit(cpu.ReduceOp.get(name, vectors[0]))]
-        kind = vectors[0].type
-        assert isinstance(kind, VectorType)
-        lanes = [[self.builder.emit(cpu.ExtractOp.get(v, i)) for v in vectors] for i in range(kind.get_shape()[0])]
-        while len(lanes) > 1:
-            half = len(lanes) // 2
-            lanes = [COMBINERS[name].combine(self.builder.emit, lanes[i], lanes[i + half]) for i in range(half)]
-        return lanes[0]
+def _shares_inside(nest: NestOp) -> bool:
+    return any(PARALLEL in op.attributes for op in nest.walk())

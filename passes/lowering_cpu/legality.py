@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType, VectorType
+from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 
-from tilewright.dialects.combiners import COMBINERS
+from tilewright.dialects.combiners import COMBINERS, element_type
 from tilewright.dialects.loop import LoadOp, Loop, NestOp, ReduceOp, StoreOp
 
 MIN_LANES = 4
@@ -24,7 +24,8 @@ def slot_groups(op: ReduceOp) -> Iterator[tuple[str, slice]]:
 
 
 def dependents(loop: Loop, position: int) -> set[SSAValue]:
-    """Return the values in the body of `loop` that differ between iterations of one of its loops, its index value included.
+    """Return the values in the body of `loop` that differ between iterations of one of its loops, its index value
+    included.
 
     The results of `loop` itself are not among them.
     """
@@ -73,20 +74,14 @@ def _why_not_op(op: Operation, found: set[SSAValue]) -> str | None:
             return "a store that combines takes one element at a time"
         if not any(v in found for v in op.indices):
             return "a store does not move with the loop"
-    elif isinstance(op, LoadOp) and not any(v in found for v in op.indices):
-        if op.mask is not None and op.mask in found:
-            return "the mask of a load differs between lanes but its element does not"
+    elif isinstance(op, LoadOp) and op.mask in found and not any(v in found for v in op.indices):
+        return "the mask of a load differs between lanes but its element does not"
     for result in op.results:
-        if result in found and not isinstance(_element(result), (AnyFloat, IntegerType, IndexType)):
+        if result in found and not isinstance(element_type(result.type), (AnyFloat, IntegerType, IndexType)):
             return f"there are no vectors of {result.type}"
     return None
-
-
-def _element(value: SSAValue) -> object:
-    return value.type.element_type if isinstance(value.type, VectorType) else value.type
 
 
 def is_leaf(loop: Loop) -> bool:
     """Whether no loop is inside `loop`."""
     return not any(isinstance(op, Loop) for op in loop.block.ops)
-

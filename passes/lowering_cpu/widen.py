@@ -28,7 +28,8 @@ from tilewright.passes.lowering_cpu.legality import slot_groups
 
 
 def widen(space: IndexSpace, loop: Loop, position: int, lanes: int) -> None:
-    """Replace `loop` by one that takes `lanes` iterations of its loop `position` at a time, and a masked one for what is left.
+    """Replace `loop` by one that takes `lanes` iterations of its loop `position` at a time, and a masked one for what
+    is left.
 
     The loop with lanes becomes the innermost. That lanes are legal there (`legality.why_not`) is the caller's to know.
     """
@@ -228,7 +229,7 @@ class _Widener:
         self.copy_body(op.block)
 
     def copy_reduce(self, op: ReduceOp) -> Operation:
-        """Copy a reduction inside the loop: it gives a vector for each combiner with a slot that differs between lanes."""
+        """Copy a reduction inside the loop. It gives vectors for combiners with a slot that differs between lanes."""
         bounds = self.inner_bounds(op)
         frame = ForOp.get(bounds)
         self.copy_inner(op, frame)

@@ -52,11 +52,9 @@ ELEMENTS = {
 }
 
 
-
 def passes(lanes: int = native_target().vector_bits // 32) -> tuple[ModulePass, ...]:
-    """Return the passes from a kernel to CPU operations, for registers of `lanes` f32; by default those of this machine."""
+    """Return the passes from a kernel to CPU operations, for registers of `lanes` f32, by default this machine's."""
     return LoopCollapsePass(), LoopTilePass(), VectorizePass(lanes=lanes), ConvertLoopToCpuPass()
-
 
 
 @dataclass
@@ -158,5 +156,5 @@ class Kernel:
 
 @pytest.fixture
 def kernel() -> Callable[..., Kernel]:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)
     return Kernel

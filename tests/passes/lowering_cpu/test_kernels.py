@@ -91,7 +91,8 @@ def test_layer_norm(kernel: MakeKernel, rows: int, columns: int, symbolic: bool)
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (40, 3), (9, 300), (2, 5000)])
 def test_broadcast(kernel: MakeKernel, rows: int, columns: int) -> None:
-    body = """
+    body = (
+        """
       loop.nest (%i : n0, %k : n1) {
         %v = loop.load %x[%i * n1 + %k] : $x -> f32
         %r = loop.load %r[%i] : $r -> f32
@@ -100,7 +101,11 @@ def test_broadcast(kernel: MakeKernel, rows: int, columns: int) -> None:
         %b = arith.mulf %a, %c : f32
         loop.store %b, %y[%i * n1 + %k] : f32, $y
       }
-    """.replace("%r =", "%rv =").replace("%c =", "%cv =").replace("%v, %r :", "%v, %rv :").replace("%a, %c", "%a, %cv")
+    """.replace("%r =", "%rv =")
+        .replace("%c =", "%cv =")
+        .replace("%v, %r :", "%v, %rv :")
+        .replace("%a, %c", "%a, %cv")
+    )
     x, r, c = torch.randn(rows, columns), torch.randn(rows, 1), torch.randn(columns)
     buffers = {"x": x.flatten(), "r": r.flatten(), "c": c, "y": torch.zeros(x.numel())}
     kernel(body, buffers, ["y"], {"n0": rows, "n1": columns}).check([(x + r) * c])
@@ -154,7 +159,8 @@ def test_split_heads(kernel: MakeKernel) -> None:
 
 @pytest.mark.parametrize("columns", [5, 33, 100])
 def test_masked_loads(kernel: MakeKernel, columns: int) -> None:
-    body = """
+    body = (
+        """
       loop.nest (%i : n0, %k : 2 * n1) {
         %w = loop.apply (%k) : index
         %n = loop.apply (n1) : index
@@ -166,7 +172,11 @@ def test_masked_loads(kernel: MakeKernel, columns: int) -> None:
         %b = loop.load %b[%i * n1 + %k - n1] mask %right else %a : $b -> f32
         loop.store %b, %y[%i * (2 * n1) + %k] : f32, $y
       }
-    """.replace("%a =", "%av =").replace("%b =", "%bv =").replace("else %a", "else %av").replace("store %b", "store %bv")
+    """.replace("%a =", "%av =")
+        .replace("%b =", "%bv =")
+        .replace("else %a", "else %av")
+        .replace("store %b", "store %bv")
+    )
     a, b = torch.randn(3, columns), torch.randn(3, columns)
     buffers = {"a": a.flatten(), "b": b.flatten(), "y": torch.zeros(6 * columns)}
     kernel(body, buffers, ["y"], {"n0": 3, "n1": columns}).check([torch.cat([a, b], 1)])
@@ -268,6 +278,67 @@ def test_a_long_sum_is_as_accurate_as_eager(kernel: MakeKernel) -> None:
     assert abs(ours.double() - exact) <= 2 * abs(x.sum().double() - exact) + exact * 2**-24
 
 
+NORMALIZE_ALL = """
+  loop.nest () {
+    %m, %n = loop.reduce "argmax" (%k : n0) {
+      %v = loop.load %x[%k] : $x -> f32
+      %j = loop.apply (%k) : index
+      %c = loop.cast %j : index to i64
+      loop.yield %v, %c : f32, i64
+    } : f32, i64
+    %s = loop.reduce "sum" (%k : n0) {
+      %v = loop.load %x[%k] : $x -> f32
+      %d = arith.subf %v, %m : f32
+      loop.yield %d : f32
+    } : f32
+    loop.store %n, %where[0] : i64, $where
+    loop.for (%k : n0) {
+      %v = loop.load %x[%k] : $x -> f32
+      %w = arith.divf %v, %s : f32
+      loop.store %w, %y[%k] : f32, $y
+    }
+  }
+"""
+
+
+@pytest.mark.parametrize("size", [1, 100, 30_000])
+def test_reductions_of_everything(kernel: MakeKernel, size: int) -> None:
+    x = torch.randn(size)
+    buffers = {"x": x, "y": torch.zeros(size), "where": torch.zeros(1, dtype=torch.int64)}
+    expected = [x / (x - x.max()).sum(), x.argmax()]
+    if size == 1:
+        expected[0] = x / 0
+    kernel(NORMALIZE_ALL, buffers, ["y", "where"], {"n0": size}).check(expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_does_not_depend_on_the_number_of_threads(kernel: MakeKernel) -> None:
+    x = torch.rand(5_000_000)
+    run = kernel(FULL_SUM, {"x": x, "y": torch.zeros(1)}, ["y"], {"n0": x.numel()}).run
+    threads = torch.get_num_threads()
+    try:
+        sums: list[Tensor] = []
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            sums += run()
+    finally:
+        torch.set_num_threads(threads)
+    assert sums[0] == sums[1] == sums[2]
+
+
+def test_sums_of_few_long_columns(kernel: MakeKernel) -> None:
+    body = """
+      loop.nest (%k : 40) {
+        %s = loop.reduce "sum" (%i : n0) {
+          %v = loop.load %x[%i * 40 + %k] : $x -> f32
+          loop.yield %v : f32
+        } : f32
+        loop.store %s, %y[%k] : f32, $y
+      }
+    """
+    x = torch.randn(3000, 40)
+    kernel(body, {"x": x.flatten(), "y": torch.zeros(40)}, ["y"], {"n0": 3000}).check([x.sum(0)], rtol=1e-4, atol=1e-3)
+
+
 def test_batch_norm_statistics(kernel: MakeKernel) -> None:
     body = """
       loop.nest (%c : n1) {
@@ -284,7 +355,8 @@ def test_batch_norm_statistics(kernel: MakeKernel) -> None:
 
 
 def test_layer_norm_backward_of_weight_and_bias(kernel: MakeKernel) -> None:
-    body = """
+    body = (
+        """
       loop.nest (%k : n1) {
         %w, %b = loop.reduce "sum", "sum" (%i : n0) {
           %g = loop.load %g[%i * n1 + %k] : $g -> f32
@@ -299,7 +371,10 @@ def test_layer_norm_backward_of_weight_and_bias(kernel: MakeKernel) -> None:
         loop.store %w, %dw[%k] : f32, $dw
         loop.store %b, %db[%k] : f32, $db
       }
-    """.replace("%g = loop", "%gv = loop").replace("%n, %g", "%n, %gv").replace("%p, %g", "%p, %gv")
+    """.replace("%g = loop", "%gv = loop")
+        .replace("%n, %g", "%n, %gv")
+        .replace("%p, %g", "%p, %gv")
+    )
     x, g = torch.randn(600, 72), torch.randn(600, 72)
     means, rstds = torch.randn(600), torch.rand(600)
     expected = [((x - means[:, None]) * rstds[:, None] * g).sum(0), g.sum(0)]
