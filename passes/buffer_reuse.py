@@ -144,7 +144,7 @@ def _reuse_in_place(ops: list[Operation], storages: dict[SSAValue, _Storage]) ->
                 owner = storages[source]
                 if not owner.has_views and _fits(owner, heir) and can_overwrite(loads[source], written):
                     owner.pass_on(heir, op)
-                    storages[source] = storages[target] = heir
+                    storages[source] = storages.pop(target)
                     dying.remove(source)
                     break
 
@@ -204,7 +204,7 @@ def _share(ops: list[Operation], storages: dict[SSAValue, _Storage], waste_perce
     """Let allocations take over memory that died before."""
     pool = _Pool(waste_percent)
     ending: dict[int, list[_Storage]] = {}
-    for storage in dict.fromkeys(storages.values()):
+    for storage in storages.values():
         ending.setdefault(storage.end, []).append(storage)
     for number, op in enumerate(ops):
         storage = storages.get(op.result) if isinstance(op, host.AllocOp) else None
