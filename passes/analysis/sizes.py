@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from xdsl.dialects.builtin import DictionaryAttr
 from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects.loop import LoadOp, Loop, layout_of
-from tilewright.dialects.sym import SymbolAttr, free_symbols
+from tilewright.dialects.sym import MapAttr, SymbolAttr, free_symbols
 from tilewright.dialects.sym_expr import Expr, integer, symbol
 from tilewright.dialects.type_guards import is_memref, is_tensor
 from tilewright.passes.analysis.layouts import element_bytes
@@ -21,6 +23,7 @@ class SizeHints:
     def __init__(self, function: Operation) -> None:
         self._values: dict[Expr, Expr] = {}
         self._known: dict[Expr, int] = {}
+        self._lengths: dict[MapAttr, tuple[int, ...]] = {}
         declared = function.attributes.get("aten.symbols")
         if isinstance(declared, DictionaryAttr):
             for name, info in declared.data.items():
@@ -40,10 +43,7 @@ class SizeHints:
 
     def elements(self, kind: Attribute) -> int:
         """Return the number of elements of a tensor or memref."""
-        count = 1
-        for size in layout_of(kind).sizes:
-            count *= self.value(size)
-        return count
+        return prod(self.value(size) for size in layout_of(kind).sizes)
 
     def bytes_of(self, kind: Attribute) -> int:
         """Return the bytes that the elements of a tensor or memref take."""
@@ -55,8 +55,7 @@ class SizeHints:
         count = 1
         parent = op.parent_op()
         while isinstance(parent, Loop):
-            for i in range(len(parent.indices)):
-                count *= self._extent(parent, i)
+            count *= prod(self._extents(parent))
             parent = parent.parent_op()
         return count
 
@@ -67,14 +66,19 @@ class SizeHints:
             owner = index.owner.parent_op() if isinstance(index, BlockArgument) else None
             if not isinstance(owner, Loop):
                 return self.bytes_of(load.source.type)
-            count *= self._extent(owner, _position(index))
+            count *= self._extents(owner)[_position(index)]
         kind = load.source.type
         assert is_tensor(kind) or is_memref(kind)
         return min(count, self.elements(kind)) * element_bytes(kind.element_type)
 
-    def _extent(self, loop: Loop, i: int) -> int:
-        d = loop.loops.dims[i]
-        return max(self.value(d.upper - d.lower), 1)
+    def _extents(self, loop: Loop) -> tuple[int, ...]:
+        key = loop.bounds
+        known = self._lengths.get(key)
+        if known is None:
+            ends = key.exprs
+            known = tuple(max(self.value(ends[i + 1] - ends[i]), 1) for i in range(0, len(ends), 2))
+            self._lengths[key] = known
+        return known
 
 
 def _position(index: SSAValue) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
@@ -117,10 +118,7 @@ class TreeMerger:
         return parallel >= min(lost, self.limits.min_parallel) or lost <= self.limits.small
 
     def _product(self, extents: Iterable[Expr]) -> int:
-        count = 1
-        for extent in extents:
-            count *= self.hints.value(extent)
-        return count
+        return prod(self.hints.value(extent) for extent in extents)
 
     def _merge(self, first: NestOp, second: NestOp, match: LoopMatch) -> NestOp | None:
         """Merge two nests unless the order of the program forbids it."""
