@@ -1,7 +1,7 @@
-"""From a module at any level to a program that can be called: run the passes, compile the kernels, link the host program.
+"""From a module at any level to a program that can be called: run passes, compile kernels, link the host program.
 
-Everything a driver does here can be done by hand: `options.dump` writes the module before the first pass and after each, headed by the
-command that leads to the next.
+Everything that is done here can be done by hand: `options.dump` writes the module before the first pass and after each,
+headed by the pipeline that leads to the next.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def compile_module(
 ) -> CompiledModule:
     """Compile the program in `module`, which is changed.
 
-    `constants` are the tensors of the program's last arguments. `dump` is the folder for this module's stages. Raises what a pass, the
-    emitters or LLVM raise.
+    `constants` are the tensors of the program's last arguments. `dump` is the folder for this module's stages. Raises what
+    a pass, the emitters or LLVM raise.
     """
     from tilewright.backends.host.abi import kernel_symbol, native_target
     from tilewright.backends.host.runtime import load_program
@@ -88,7 +88,12 @@ def compile_module(
             kernels = tuple(compile_kernel(k, target, kernel_symbol, store) for k in kernel_functions(module))
         with times.measure("host"):
             program = load_program(
-                module, {k.name: k for k in kernels}, constants, mode=options.host, check_inputs=check_inputs, store=store
+                module,
+                {k.name: k for k in kernels},
+                constants,
+                mode=options.host,
+                check_inputs=check_inputs,
+                store=store,
             )
     if dump is not None:
         dump_code(module, target, dump)
@@ -128,7 +133,9 @@ def run_passes(
 
 def _dump_stage(module: ModuleOp, folder: Path, number: int, name: str, passes: Sequence[ModulePass]) -> None:
     rest = ",".join(str(p.spec()) for p in passes[number:])
-    following = f"// next stage: -p '{passes[number].spec()}'\n// to the end: -p '{rest}'\n" if rest else "// last stage\n"
+    following = (
+        f"// next stage: -p '{passes[number].spec()}'\n// to the end: -p '{rest}'\n" if rest else "// last stage\n"
+    )
     (folder / f"{number:02d}-{name}.ir").write_text(f"// stage {number}: {name}\n{following}{module!s}\n")
 
 
@@ -148,7 +155,7 @@ def kernel_functions(module: ModuleOp) -> list[FuncOp]:
 
 
 def dump_code(module: ModuleOp, target: Target, folder: Path) -> None:
-    """Write what the last stage becomes: LLVM IR and assembly of each kernel, and the host program as Python and as LLVM IR."""
+    """Write what the last stage becomes: LLVM IR and assembly of each kernel, the host program as Python and LLVM IR."""
     from tilewright.backends.host.emit_llvm import emit_llvm
     from tilewright.backends.host.emit_python import emit_python
     from tilewright.backends.host.plan import find_program, make_plan

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """The modes that `torch.compile` names. On a CPU they mean the same."""
@@ -24,7 +24,7 @@ class Options:
     """A folder for every stage of every graph, numbered, each with the pipeline that leads to the next."""
     strict: bool = False
     """Raise when a graph cannot be compiled, instead of leaving it to eager with a warning."""
-    host: str = "native"
+    host: Literal["native", "python"] = "native"
     """`native` compiles the program around the kernels; `python` runs the same program as Python, for debugging."""
     pipeline: str = ""
     """The passes to run: the name of a pipeline, or its text. Empty for the one that suits this machine."""
@@ -35,7 +35,7 @@ class Options:
 
 
 def default_cache() -> Path | None:
-    """Return the folder for compiled kernels: `$TILEWRIGHT_CACHE_DIR` (empty: none), else in the user's cache folder."""
+    """Return the folder for compiled kernels: `$TILEWRIGHT_CACHE_DIR` (empty: none), else one in the user's cache."""
     chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
     if chosen is not None:
         return Path(chosen) if chosen else None
@@ -44,7 +44,10 @@ def default_cache() -> Path | None:
 
 
 def parse_options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
-    """Return the options that a user gave. Raises `ValueError` or `TypeError` that says what was found and what is allowed."""
+    """Return the options that a user gave.
+
+    Raises `ValueError` or `TypeError` that says what was found and what is allowed.
+    """
     values: dict[str, Any] = dict(given or {})
     if mode is not None:
         if values.get("mode", mode) != mode:

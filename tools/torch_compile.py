@@ -1,14 +1,15 @@
 """The `torch.compile` backend: `torch.compile(model, backend="tilewright")`.
 
-Dynamo calls `backend` for each graph it captures. AOTAutograd turns the graph into functional graphs of ATen operators, forward and
-perhaps backward; each is imported as `aten` IR, compiled, and called with its inputs in a list.
+Dynamo calls `backend` for each graph it captures. AOTAutograd turns the graph into functional graphs of ATen operators,
+forward and perhaps backward; each is imported as `aten` IR, compiled, and called with its inputs in a list.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
+import os
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from tilewright import stats
 from tilewright.backends.host.plan import find_program
 from tilewright.dialects.type_guards import is_array
-from tilewright.frontends.decompositions import decomposition_table
+from tilewright.frontends.aot import GraphFunction, trace_and_compile
 from tilewright.frontends.fx import import_graph
 from tilewright.passes.analysis.lifetimes import planned_bytes
 from tilewright.tools.compile import StageTimes, compile_module
@@ -28,8 +29,6 @@ from tilewright.tools.options import Options, parse_options
 from tilewright.tools.universe import make_context
 
 log = logging.getLogger("tilewright")
-
-Compiled = Callable[[list[Any]], Sequence[Any]]
 
 _graph_numbers = itertools.count()
 
@@ -48,33 +47,20 @@ def backend(
     """Compile a graph that Dynamo captured. Raises `ValueError` or `TypeError` for options that do not exist."""
     chosen = parse_options(options, mode)
     number = next(_graph_numbers)
-    from torch._dynamo import disable
-    from torch._functorch.aot_autograd import aot_module_simplified
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    def compiler(kind: str) -> Callable[[fx.GraphModule, Sequence[Any]], Compiled]:
-        return lambda graph, inputs: _boxed(_compile(graph, inputs, chosen, f"graph{number}-{kind}"))
+    def compiler(graph: fx.GraphModule, inputs: Sequence[Any], kind: str) -> GraphFunction:
+        return _compile(graph, inputs, chosen, f"graph{number}-{kind}")
 
-    compiled = aot_module_simplified(
-        graph_module,
-        list(example_inputs),
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        partition_fn=min_cut_rematerialization_partition,
-        decompositions=decomposition_table(),
-        keep_inference_input_mutations=True,
-    )
-    return disable(compiled, reason="tilewright has compiled it")
+    return trace_and_compile(graph_module, example_inputs, compiler)
 
 
-def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> Compiled:
+def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> GraphFunction:
     """Compile one graph of ATen operators, or leave it to eager where that fails and the options allow it."""
     try:
         return _compile_graph(graph, inputs, options, name)
-    except Exception as error:  # noqa: BLE001  (whatever went wrong, the user's program can still run)
+    except Exception as error:  # whatever went wrong, the user's program can still run
         where = f" (stages in {options.dump / name})" if options.dump is not None else ""
-        message = f"tilewright cannot compile {name}{where}: {type(error).__name__}: {error}"
+        message = f"tilewright cannot compile {name}{where}: {describe_error(error)}"
         if options.strict:
             raise CompileFailure(message) from error
         warnings.warn(f"{message}; running it in eager mode", stacklevel=2)
@@ -83,7 +69,14 @@ def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, nam
         return _eager(graph)
 
 
-def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> Compiled:
+def describe_error(error: BaseException) -> str:
+    """Return type and message of an error, and where in tilewright it was raised."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f"{os.sep}tilewright{os.sep}" in f.filename]
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> GraphFunction:
     times = StageTimes()
     with times.measure("import"):
         imported = import_graph(graph, inputs)
@@ -111,7 +104,7 @@ def _none_outputs(module: ModuleOp) -> list[int]:
     return []
 
 
-def _with_none_outputs(run: Compiled, positions: Sequence[int]) -> Compiled:
+def _with_none_outputs(run: GraphFunction, positions: Sequence[int]) -> GraphFunction:
     """Return `run` with None inserted into its outputs at `positions`, which ascend."""
     if not positions:
         return run
@@ -125,7 +118,7 @@ def _with_none_outputs(run: Compiled, positions: Sequence[int]) -> Compiled:
     return call
 
 
-def _eager(graph: fx.GraphModule) -> Compiled:
+def _eager(graph: fx.GraphModule) -> GraphFunction:
     """Return the graph as a function of a list, which it empties."""
 
     def call(inputs: list[Any]) -> Sequence[Any]:
@@ -134,10 +127,3 @@ def _eager(graph: fx.GraphModule) -> Compiled:
         return graph(*arguments)
 
     return call
-
-
-def _boxed(call: Compiled) -> Compiled:
-    """Mark a function of a list, so that AOTAutograd hands its inputs over. A partial takes attributes and costs no frame."""
-    marked = functools.partial(call)
-    marked._boxed_call = True  # pyright: ignore[reportAttributeAccessIssue]
-    return marked

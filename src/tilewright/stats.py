@@ -58,7 +58,7 @@ def last_compile_stats() -> dict[str, Any]:
     - `kernels`: generated kernels, equal ones once per graph;
     - `extern`: the ATen operators that compiled graphs call, one name per call; `callbacks`: how many of these calls go
       through Python;
-    - `bytes_planned`: bytes of intermediate buffers that one run of each graph allocates, at the sizes it was traced with;
+    - `bytes_planned`: bytes of buffers that one run of each graph allocates, at the sizes it was traced with;
     - `compile_s`: seconds per stage.
     """
     with _lock:

@@ -1,0 +1,58 @@
+"""From a graph that Dynamo captured to functional graphs of ATen operators, forward and backward, by AOTAutograd."""
+
+# AOTAutograd is private to torch and its types differ from release to release.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportAttributeAccessIssue=false
+# pyright: reportArgumentType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from torch import fx
+
+from tilewright.frontends.decompositions import decomposition_table
+
+GraphFunction: TypeAlias = Callable[[list[Any]], Sequence[Any]]
+"""A compiled graph: takes its inputs in a list, which it may empty, and returns its outputs."""
+
+GraphCompiler: TypeAlias = Callable[[fx.GraphModule, Sequence[Any], str], GraphFunction]
+"""Compiles one functional graph; the last argument says which: `inference`, `forward` or `backward`."""
+
+
+def trace_and_compile(
+    graph_module: fx.GraphModule, example_inputs: Sequence[Any], compiler: GraphCompiler
+) -> Callable[..., Any]:
+    """Return a function with the meaning of `graph_module`, differentiable where its inputs are.
+
+    `compiler` is called for each functional graph, for a backward graph perhaps not before the first backward pass.
+    """
+    from torch._dynamo import disable
+    from torch._functorch.aot_autograd import aot_module_simplified
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    def boxed(kind: str) -> Callable[..., Any]:
+        return lambda graph, inputs: _mark_boxed(compiler(graph, inputs, kind))
+
+    compiled = aot_module_simplified(
+        graph_module,
+        list(example_inputs),
+        fw_compiler=boxed("forward"),
+        bw_compiler=boxed("backward"),
+        inference_compiler=boxed("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+        decompositions=dict(decomposition_table()),
+        keep_inference_input_mutations=True,
+    )
+    return disable(compiled, reason="tilewright has compiled it")
+
+
+def _mark_boxed(function: GraphFunction) -> Callable[..., Any]:
+    """Mark a function of a list, so that AOTAutograd hands its inputs over and keeps none alive.
+
+    A partial takes the attribute and, unlike a function of ours, adds no frame to a call.
+    """
+    marked = functools.partial(function)
+    marked._boxed_call = True
+    return marked
