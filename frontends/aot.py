@@ -33,7 +33,10 @@ def trace_and_compile(
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     def boxed(kind: str) -> Callable[..., Any]:
-        return lambda graph, inputs: _mark_boxed(compiler(graph, inputs, kind))
+        def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            return _mark_boxed(compiler(graph, inputs, kind))
+
+        return compile_graph
 
     compiled = aot_module_simplified(
         graph_module,

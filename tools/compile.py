@@ -71,8 +71,8 @@ def compile_module(
 ) -> CompiledModule:
     """Compile the program in `module`, which is changed.
 
-    `constants` are the tensors of the program's last arguments. `dump` is the folder for this module's stages. Raises what
-    a pass, the emitters or LLVM raise.
+    `constants` are the tensors of the program's last arguments. `dump` is the folder for this module's stages.
+    Raises what a pass, the emitters or LLVM raise.
     """
     from tilewright.backends.host.abi import kernel_symbol, native_target
     from tilewright.backends.host.runtime import load_program
@@ -155,7 +155,7 @@ def kernel_functions(module: ModuleOp) -> list[FuncOp]:
 
 
 def dump_code(module: ModuleOp, target: Target, folder: Path) -> None:
-    """Write what the last stage becomes: LLVM IR and assembly of each kernel, the host program as Python and LLVM IR."""
+    """Write what the last stage becomes: each kernel as LLVM IR and assembly, the host program as Python and LLVM IR."""
     from tilewright.backends.host.emit_llvm import emit_llvm
     from tilewright.backends.host.emit_python import emit_python
     from tilewright.backends.host.plan import find_program, make_plan
