@@ -155,7 +155,7 @@ def kernel_functions(module: ModuleOp) -> list[FuncOp]:
 
 
 def dump_code(module: ModuleOp, target: Target, folder: Path) -> None:
-    """Write what the last stage becomes: each kernel as LLVM IR and assembly, the host program as Python and LLVM IR."""
+    """Write what the last stage becomes: kernels as LLVM IR and assembly, the host program as Python and LLVM IR."""
     from tilewright.backends.host.emit_llvm import emit_llvm
     from tilewright.backends.host.emit_python import emit_python
     from tilewright.backends.host.plan import find_program, make_plan
