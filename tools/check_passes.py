@@ -96,9 +96,11 @@ class _Case:
     seed: int
 
 
-def callees(module: ModuleOp) -> list[str]:
-    """Return the names of the functions and kernels that nothing launches."""
-    launched = {op.kernel_name for op in module.walk() if isinstance(op, host.LaunchOp)}
+def callees(module: ModuleOp, *, with_launched: bool = False) -> list[str]:
+    """Return the names of the functions and kernels in `module`, by default only of those that nothing launches."""
+    launched: set[str] = set()
+    if not with_launched:
+        launched = {op.kernel_name for op in module.walk() if isinstance(op, host.LaunchOp)}
     return [
         op.sym_name.data
         for op in module.ops

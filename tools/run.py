@@ -92,10 +92,11 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from tilewright.backends.reference.observe import Tolerance, first_difference
-
     file = _read(arguments.file)
     name = _function_name(file, arguments.function)
+    # Importing PyTorch takes a second, which a bad file need not cost.
+    from tilewright.backends.reference.observe import Tolerance, first_difference
+
     inputs = _inputs(file, name, arguments)
     observed = _observe(file, name, inputs, arguments)
     if arguments.compare is None:
@@ -117,13 +118,14 @@ def _read(path: str) -> ParsedModule:
 
 def _function_name(file: ParsedModule, wanted: str | None) -> str:
     """Return the function to run. Raises `Failure` if it is not clear which."""
-    names = callees(file.module)
-    if wanted is not None:
-        return wanted
-    if "forward" in names or len(names) == 1:
-        return "forward" if "forward" in names else names[0]
+    names = callees(file.module, with_launched=wanted is not None)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if (wanted or "forward") in names:
+        return wanted or "forward"
+    expected = "one function, or one called `@forward`" if wanted is None else f"a function `@{wanted}`"
     found = ", ".join(f"`@{n}`" for n in names) or "none"
-    raise Failure(f"{file.source.name}: error: expected one function, or one called `@forward`, found {found}")
+    raise Failure(f"{file.source.name}: error: expected {expected}, found {found}")
 
 
 def _inputs(file: ParsedModule, name: str, arguments: argparse.Namespace) -> list[Input]:

@@ -21,7 +21,11 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.complex64: (1.3e-6, 1e-5),
     torch.complex128: (1e-7, 1e-7),
 }
-"""Relative and absolute tolerance by dtype, those of `torch.testing`; all other dtypes are compared exactly."""
+"""Relative and absolute tolerance by dtype, those of `torch.testing`; all other dtypes are compared exactly.
+
+The absolute one counts for tensors whose elements are at most one; for larger ones it grows with the largest, as the
+rounding errors of what is summed up in between do.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,12 @@ class Tolerance:
     rtol: float | None = None
     atol: float | None = None
 
-    def of(self, dtype: torch.dtype) -> tuple[float, float]:
-        """Return the relative and the absolute tolerance for `dtype`."""
-        rtol, atol = TOLERANCES.get(dtype, (0.0, 0.0))
+    def of(self, expected: Tensor) -> tuple[float, float]:
+        """Return the relative and the absolute tolerance for a tensor."""
+        rtol, atol = TOLERANCES.get(expected.dtype, (0.0, 0.0))
+        if self.atol is None and atol:
+            sizes = expected[expected.isfinite()].abs().double()
+            atol *= max(1.0, float(sizes.max()) if sizes.numel() else 0.0)
         return (rtol if self.rtol is None else self.rtol, atol if self.atol is None else self.atol)
 
 
@@ -121,7 +128,7 @@ def _close(expected: Tensor, found: Tensor, tolerance: Tolerance) -> Tensor:
     dtype = expected.dtype
     if not dtype.is_floating_point and not dtype.is_complex:
         return expected == found
-    rtol, atol = tolerance.of(dtype)
+    rtol, atol = tolerance.of(expected)
     wide = torch.complex128 if dtype.is_complex else torch.float64
     return torch.isclose(found.to(wide), expected.to(wide), rtol=rtol, atol=atol, equal_nan=True)
 
