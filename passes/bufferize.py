@@ -147,8 +147,8 @@ class _Bufferizer:
                 self.emit(op)
             case _:
                 raise PassFailedException(
-                    f"`bufferize` found `{op.name}` in `@{self.function.sym_name.data}`, expected `loop.nest`, "
-                    "`loop.view`, `aten.call` or `aten.size`"
+                    f"found `{op.name}` in `@{self.function.sym_name.data}`, expected `loop.nest`, `loop.view`, "
+                    "`aten.call` or `aten.size`"
                 )
 
     def emit(self, op: OpT) -> OpT:
@@ -320,6 +320,6 @@ def _has_tensors(function: func.FuncOp) -> bool:
     if function.is_declaration:
         return False
     if len(function.body.blocks) != 1:
-        raise PassFailedException(f"`bufferize` takes functions of one block, found {len(function.body.blocks)}")
+        raise PassFailedException(f"expected `@{function.sym_name.data}` to have one block, found {len(function.body.blocks)}")
     values = (v for op in function.body.block.ops for v in op.results)
     return any(is_tensor(v.type) for v in (*function.body.block.args, *values))

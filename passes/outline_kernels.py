@@ -142,7 +142,7 @@ class _Outliner:
     def run(self, name: str) -> tuple[loop.KernelOp, host.LaunchOp]:
         """Return a kernel called `name` with the nest, taken out of the program, and the launch that stands for it."""
         if self.nest.results:
-            raise PassFailedException("`outline-kernels` found a `loop.nest` on tensors: run `bufferize` first")
+            raise PassFailedException(f"found a `loop.nest` on tensors in `@{self.program.name}`; `bufferize` turns them into buffers")
         given = self.rematerialize()
         accesses = [op for op in self.nest.walk() if isinstance(op, (loop.LoadOp, loop.StoreOp))]
         buffers = list(dict.fromkeys(_buffer(a) for a in accesses))

@@ -74,7 +74,7 @@ class Observed:
 def _same(a: Output, b: Output) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a.nan_to_num(), b.nan_to_num())
-    return a == b
+    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and a == b
 
 
 def observe(module: ModuleOp, inputs: Sequence[Input], symbols: Mapping[str, int] | None = None) -> Observed:
@@ -158,7 +158,7 @@ class RandomProgram:
         a = self.pick()
         b = self.pick(a.sizes)
         order = self.choose.choice([(0, 1), (1, 0)])
-        out = self.new(a.sizes, tuple((a.sizes[1 - d] if d != order[1] else 1) for d in (0, 1)))
+        out = self.new(a.sizes, (a.sizes[1], 1) if order == (0, 1) else (1, a.sizes[0]))
         turned = self.choose.choice(["%i, %j", "%i, %j", f"{a.sizes[0] - 1} - %i, %j"])
         self.lines += [
             f"{out.name} = loop.nest (%i : {a.sizes[0]}, %j : {a.sizes[1]}) outs(%o : {out.kind}) {{",
