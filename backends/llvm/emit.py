@@ -1,8 +1,8 @@
 """Structured CPU operations to LLVM IR text: functions, loops, branches, threads and lanes.
 
 Each kernel becomes a function `void @k0(ptr, ptr, .., i64, ..)`: its buffers' first elements, then its symbols. Every
-decision was made by the passes before; what arrives is printed as it stands. A `cpu.parallel` body becomes a function of
-its own, called for a chunk, so that the buffers stay `noalias` parameters there; its threads come from the OpenMP
+decision was made by the passes before; what arrives is printed as it stands. A `cpu.parallel` body becomes a function
+of its own, called for a chunk, so that the buffers stay `noalias` parameters there; its threads come from the OpenMP
 runtime that PyTorch uses, so that both share one pool.
 """
 

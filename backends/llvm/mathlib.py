@@ -73,7 +73,7 @@ class MathFunction:
 
 
 def math_function(name: str, element: Element, lanes: int, target: Target) -> MathFunction:
-    """Return how to call `name` (a key of `FUNCTIONS`) on `lanes` values at once; `lanes` is a power of two, 1 a scalar.
+    """Return how to call `name` (a key of `FUNCTIONS`) on `lanes` values at once: a power of two, or 1 for a scalar.
 
     The function takes and returns `<lanes x float>` or `<lanes x double>`, or plain values for one lane.
     """
@@ -127,9 +127,9 @@ _LN2_HIGH, _LN2_LOW = 0.693145751953125, 1.428606765330187045e-06
 def _exp_f32(lanes: int) -> MathFunction:
     """SLEEF's expf of 1.0 units in the last place, inline: the same operations, so the same bits, without the call.
 
-    `x = q ln 2 + s`; a polynomial gives `exp(s)`, and two multiplications by powers of two give `2**q` so that results below
-    the normal range round once. Shibata and Petrogalli, SLEEF: A Portable Vectorized Library of C Standard Mathematical
-    Functions (2020).
+    `x = q ln 2 + s`; a polynomial gives `exp(s)`, and two multiplications by powers of two give `2**q` so that results
+    below the normal range round once. Shibata and Petrogalli, SLEEF: A Portable Vectorized Library of C Standard
+    Mathematical Functions (2020).
     """
     kind, word, test = _type("f32", lanes), f"<{lanes} x i32>", f"<{lanes} x i1>"
     suffix = f"v{lanes}f32"
