@@ -6,16 +6,16 @@ stay: they are numbered by first launch among kernels of the same name.
 
 Before:
 ```
-loop.kernel @kernel_0(%x0 : memref<8xf32, #sym.layout<[8], [1]>>) symbols [] attributes {origin = ["exp", "add"]} {
+loop.kernel @kernel_0(%y0 : memref<8xf32, #sym.layout<[8], [1]>>) symbols [] attributes {origin = ["exp", "add"]} {
   loop.nest (%i0 : 8) {
-    %v0 = loop.load %x0[%i0] : memref<8xf32, #sym.layout<[8], [1]>> -> f32
-    loop.store %v0, %x0[%i0] : f32, memref<8xf32, #sym.layout<[8], [1]>>
+    %v0 = loop.load %y0[%i0] : memref<8xf32, #sym.layout<[8], [1]>> -> f32
+    loop.store %v0, %y0[%i0] : f32, memref<8xf32, #sym.layout<[8], [1]>>
   }
 }
-loop.kernel @kernel_1(%x0 : memref<8xf32, #sym.layout<[8], [1]>>) symbols [] attributes {origin = ["mul"]} {
+loop.kernel @kernel_1(%y0 : memref<8xf32, #sym.layout<[8], [1]>>) symbols [] attributes {origin = ["mul"]} {
   loop.nest (%i0 : 8) {
-    %v0 = loop.load %x0[%i0] : memref<8xf32, #sym.layout<[8], [1]>> -> f32
-    loop.store %v0, %x0[%i0] : f32, memref<8xf32, #sym.layout<[8], [1]>>
+    %v0 = loop.load %y0[%i0] : memref<8xf32, #sym.layout<[8], [1]>> -> f32
+    loop.store %v0, %y0[%i0] : f32, memref<8xf32, #sym.layout<[8], [1]>>
   }
 }
 func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>, %y : memref<8xf32, #sym.layout<[8], [1]>>) {
@@ -26,10 +26,10 @@ func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>, %y : memref<8xf32,
 ```
 After:
 ```
-loop.kernel @exp_add_0(%x0 : memref<8xf32, #sym.layout<[8], [1]>>) symbols [] {
+loop.kernel @exp_add_0(%y0 : memref<8xf32, #sym.layout<[8], [1]>>) symbols [] {
   loop.nest (%i0 : 8) {
-    %v0 = loop.load %x0[%i0] : memref<8xf32, #sym.layout<[8], [1]>> -> f32
-    loop.store %v0, %x0[%i0] : f32, memref<8xf32, #sym.layout<[8], [1]>>
+    %v0 = loop.load %y0[%i0] : memref<8xf32, #sym.layout<[8], [1]>> -> f32
+    loop.store %v0, %y0[%i0] : f32, memref<8xf32, #sym.layout<[8], [1]>>
   }
 }
 func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>, %y : memref<8xf32, #sym.layout<[8], [1]>>) {

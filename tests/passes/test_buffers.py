@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
+import sys
 
 import pytest
 import torch
-from tests.passes.buffer_programs import RandomProgram, check_stages, observe, parse, tensor, transformed
+from tests.passes.buffer_programs import PASSES, RandomProgram, check_stages, observe, parse, tensor, transformed
 from torch import Tensor
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.passes import ModulePass
 
 from tilewright.dialects import host, loop
 from tilewright.passes.analysis.lifetimes import PlannedBytes, planned_bytes
@@ -271,6 +274,14 @@ func.func @forward(%x : {whole}) -> {whole} {{
     (kernel,) = [op for op in module.ops if isinstance(op, loop.KernelOp)]
     assert len(kernel.buffers) == 1
     assert observe(module, [torch.arange(8.0)]).same(observe(parse(text), [torch.arange(8.0)]))
+
+
+@pytest.mark.parametrize("step", PASSES, ids=lambda step: step.name)
+def test_the_example_of_the_pass_is_what_it_does(step: ModulePass) -> None:
+    text = sys.modules[type(step).__module__].__doc__
+    assert text is not None
+    before, after = re.findall(r"```\n(.*?)```", text, re.DOTALL)
+    assert str(transformed(before, step)) == str(parse(after))
 
 
 def only_function(module: ModuleOp) -> func.FuncOp:
