@@ -19,7 +19,8 @@ from xdsl.utils.exceptions import PassFailedException, VerifyException
 from tilewright.dialects import aten, loop
 from tilewright.dialects.type_guards import is_array, is_tensor
 from tilewright.tools.check_passes import callees
-from tilewright.tools.source import ParsedModule, SourceError, describe, read_file
+from tilewright.tools.entry import run_tool
+from tilewright.tools.source import ParsedModule, describe, read_file
 from tilewright.tools.universe import make_context
 
 if TYPE_CHECKING:
@@ -27,18 +28,10 @@ if TYPE_CHECKING:
     from tilewright.backends.reference.observe import Observation
 
 
-class Failure(Exception):
-    """What keeps a file from being run; its text is what a user sees."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the tool. Returns 1 for a bad file, a program that fails, or files that differ; otherwise 0."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _run(arguments)
-    except (SourceError, Failure) as error:
-        print(error, file=sys.stderr)
-        return 1
+    return run_tool("tilewright-run", lambda: _run(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,7 +110,7 @@ def _read(path: str) -> ParsedModule:
 
 
 def _function_name(file: ParsedModule, wanted: str | None) -> str:
-    """Return the function to run. Raises `Failure` if it is not clear which."""
+    """Return the function to run. Raises `SourceError` if it is not clear which."""
     names = callees(file.module, with_launched=wanted is not None)
     if wanted is None and len(names) == 1:
         return names[0]
@@ -125,7 +118,7 @@ def _function_name(file: ParsedModule, wanted: str | None) -> str:
         return wanted or "forward"
     expected = "one function, or one called `@forward`" if wanted is None else f"a function `@{wanted}`"
     found = ", ".join(f"`@{n}`" for n in names) or "none"
-    raise Failure(f"{file.source.name}: error: expected {expected}, found {found}")
+    raise file.source.error(f"expected {expected}, found {found}")
 
 
 def _inputs(file: ParsedModule, name: str, arguments: argparse.Namespace) -> list[Input]:
@@ -138,11 +131,11 @@ def _inputs(file: ParsedModule, name: str, arguments: argparse.Namespace) -> lis
         spec = InputSpec(arguments.args == "ones", arguments.seed, dict(arguments.symbol), arguments.int_range)
         return make_inputs(file.module, name, spec)
     except ExecutionError as error:
-        raise Failure(f"{file.source.name}: error: {error.message}") from error
+        raise file.source.error(error.message) from error
 
 
 def _observe(file: ParsedModule, name: str, inputs: list[Input], arguments: argparse.Namespace) -> Observation:
-    """Run a file on a copy of `inputs`. Raises `SourceError` or `Failure` if that fails."""
+    """Run a file on a copy of `inputs`. Raises `SourceError` if that fails."""
     from tilewright.backends.reference import ExecutionError, run_function
     from tilewright.backends.reference.observe import observe
 
@@ -158,12 +151,12 @@ def _observe(file: ParsedModule, name: str, inputs: list[Input], arguments: argp
         kernel = "" if error.kernel is None else f", in kernel `@{error.kernel}`"
         raise file.error_at(error.op, error.message + kernel) from error
     except (PassFailedException, VerifyException) as error:
-        raise Failure(f"{file.source.name}: error: {error}") from error
+        raise file.source.error(str(error)) from error
     except Exception as error:
         if arguments.backend == "reference":
             raise
         # Compiled code raises what eager PyTorch raises for the same operator: anything.
-        raise Failure(f"{file.source.name}: error: the program raises {describe(error)}") from error
+        raise file.source.error(f"the program raises {describe(error)}") from error
 
 
 def _run_native(module: ModuleOp, name: str, inputs: list[Input]) -> list[Output]:
