@@ -27,16 +27,20 @@ class _Statement:
     values: set[SSAValue]
     loaded: set[SSAValue]
     stored: set[SSAValue]
+    combined: set[SSAValue]
+    """Tensors among those stored whose elements are combined with what is there."""
 
     @staticmethod
     def of(op: Operation) -> _Statement:
-        statement = _Statement(set(), set(), set())
+        statement = _Statement(set(), set(), set(), set())
         for inner in op.walk():
             statement.values.update(inner.operands)
             if isinstance(inner, LoadOp):
                 statement.loaded.add(inner.source)
             elif isinstance(inner, StoreOp):
                 statement.stored.add(inner.target)
+                if inner.combine is not None:
+                    statement.combined.add(inner.target)
         return statement
 
 
@@ -77,18 +81,21 @@ def _movers(first: Loop, second: Loop, names: IndexNames) -> list[Operation] | N
     one, other = _Statement.of(first), _Statement.of(second)
     if not (one.loaded | one.stored) & other.loaded:
         return None
+    if one.stored & other.combined or one.combined & (other.stored | other.loaded):
+        return None
     results, stored = set(first.results), set[SSAValue]()
     moved: list[Operation] = []
     op = first.next_op
     while op is not second:
         assert op is not None, "`first` stands before `second`"
         between = _Statement.of(op)
-        if between.values & results or between.loaded & (one.stored | stored):
+        touched = one.stored | stored
+        if between.values & results or between.loaded & touched or between.combined & touched:
             moved.append(op)
             results.update(op.results)
             stored |= between.stored
         op = op.next_op
-    if other.values & results or other.loaded & stored:
+    if other.values & results or other.loaded & stored or other.combined & stored:
         return None
     return moved if _reads_same_iteration(first, second, one.stored & other.loaded, names) else None
 

@@ -60,10 +60,15 @@ class TreeMerger:
             self._merge_producers(nest)
         if self.limits.horizontal:
             self._merge_siblings()
-        for nest in [op for op in self.order.block.ops if op in self._merged]:
-            assert isinstance(nest, NestOp)
+        for nest in [op for op in self.order.block.ops if isinstance(op, NestOp)]:
+            self._tidy(nest)
+
+    def _tidy(self, nest: NestOp) -> None:
+        if nest in self._merged:
             simplify_block(nest.block)
             share_equal_outputs(nest)
+        elif self.limits.siblings and not self._info(nest).is_flat and merge_sibling_loops(nest, self.names):
+            StoreForwarder(self.names, self.sizes).run(nest)
 
     def _info(self, nest: NestOp) -> NestInfo:
         info = self._infos.get(nest)
