@@ -108,3 +108,6 @@ def verify_access(name: str, access: MapAttr, operands: Sequence[SSAValue]) -> N
     for operand in operands:
         if not is_index(operand):
             raise VerifyException(f"`{name}` has an index operand of type {operand.type}, expected index")
+    lanes = [o.type for o in operands if is_vector(o.type)]
+    if any(kind != lanes[0] for kind in lanes):
+        raise VerifyException(f"`{name}` has index operands of different numbers of lanes")

@@ -26,7 +26,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects import aten_schema
 from tilewright.dialects.aten_schema import Element, Kind
-from tilewright.dialects.loop_access import layout_of
+from tilewright.dialects.loop_access import verify_layout
 from tilewright.dialects.sym import ExprAttr, IntsAttr
 from tilewright.dialects.type_guards import is_array, is_memref, is_tensor
 
@@ -294,4 +294,4 @@ class OperatorCall(IRDLOperation):
         verify_arguments(self.operator, self.arguments, self.operands)
         for value in (*self.operands, *self.results):
             if is_tensor(value.type) or is_memref(value.type):
-                layout_of(value.type)
+                verify_layout(value.type)

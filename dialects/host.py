@@ -44,7 +44,7 @@ from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, Pure, Sy
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.call_syntax import OperatorCall
-from tilewright.dialects.loop_access import layout_of
+from tilewright.dialects.loop_access import verify_layout
 from tilewright.dialects.loop_kernel import KernelOp
 from tilewright.dialects.sym import ExprAttr, IntsAttr, parse_expr
 from tilewright.dialects.sym_expr import Expr
@@ -80,7 +80,7 @@ class AllocOp(IRDLOperation):
         return AllocOp.create(result_types=[kind])
 
     def verify_(self) -> None:
-        if layout_of(self.result.type).offset != 0:
+        if verify_layout(self.result.type).offset != 0:
             raise VerifyException("`host.alloc` makes a buffer with an offset of zero")
 
 
@@ -118,6 +118,10 @@ class ViewOp(IRDLOperation):
     @staticmethod
     def get(source: SSAValue, kind: Attribute) -> ViewOp:
         return ViewOp.create(operands=[source], result_types=[kind])
+
+    def verify_(self) -> None:
+        if verify_layout(self.source.type).device != verify_layout(self.result.type).device:
+            raise VerifyException("`host.view` cannot move a buffer to another device")
 
 
 @irdl_op_definition
@@ -168,6 +172,8 @@ class LaunchOp(IRDLOperation):
         printer.print_list(self.buffers, lambda b: printer.print_attribute(b.type))
 
     def verify_(self) -> None:
+        for buffer in self.buffers:
+            verify_layout(buffer.type)
         callee = SymbolTable.lookup_symbol(self, self.kernel)
         if callee is None:
             raise VerifyException(f"`host.launch` of `@{self.kernel_name}`, which is not in the module")

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Self
 
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
     DenseArrayBase,
     IndexType,
     IntegerType,
@@ -58,6 +59,15 @@ def layout_of(kind: Attribute) -> LayoutAttr:
     return layout
 
 
+def verify_layout(kind: Attribute) -> LayoutAttr:
+    """Return the layout of a tensor or memref type. Raises `VerifyException` where it has none or disagrees with it."""
+    layout = layout_of(kind)
+    shape = kind.get_shape() if is_tensor(kind) or is_memref(kind) else ()
+    if shape != tuple(int(s) if s.is_Integer else DYNAMIC_INDEX for s in layout.sizes):
+        raise VerifyException(f"the shape of {kind} is not that of its layout")
+    return layout
+
+
 def register_type(element: Attribute) -> Attribute:
     """Return the type that a tensor element has in a register: integers lose their sign, `ui8` becomes `i8`."""
     if is_integer(element) and element.signedness.data != Signedness.SIGNLESS:
@@ -83,7 +93,7 @@ def _access_type(element: Attribute, indices: Sequence[SSAValue]) -> Attribute:
 
 def _verify_shaped(name: str, source: SSAValue, access: MapAttr, indices: Sequence[SSAValue]) -> None:
     verify_access(name, access, indices)
-    rank = len(layout_of(source.type).sizes)
+    rank = len(verify_layout(source.type).sizes)
     if len(access.exprs) != rank:
         raise VerifyException(f"`{name}` has {len(access.exprs)} indices, {source.type} has rank {rank}")
 
@@ -362,7 +372,7 @@ class ViewOp(IRDLOperation):
         return ViewOp.create(operands=[source], result_types=[kind], properties={"access": access})
 
     def verify_(self) -> None:
-        source, result = layout_of(self.source.type), layout_of(self.result.type)
+        source, result = verify_layout(self.source.type), verify_layout(self.result.type)
         if self.access.num_dims != len(result.sizes) or len(self.access.exprs) != len(source.sizes):
             raise VerifyException(
                 f"`loop.view` from rank {len(source.sizes)} to rank {len(result.sizes)} has a map from "

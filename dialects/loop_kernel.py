@@ -13,8 +13,10 @@ from xdsl.printer import Printer
 from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dialects.loop_access import verify_layout
 from tilewright.dialects.sym import ExprAttr, IntsAttr, LayoutAttr, MapAttr, free_symbols
-from tilewright.dialects.sym_expr import Expr, integer
+from tilewright.dialects.sym_expr import DIM_NAME, Expr
+from tilewright.dialects.type_guards import is_memref
 
 
 @irdl_op_definition
@@ -80,18 +82,22 @@ class KernelOp(IRDLOperation):
 
     def verify_(self) -> None:
         for argument in self.block.args:
-            if not isinstance(argument.type, MemRefType):
+            if not is_memref(argument.type):
                 raise VerifyException(f"`loop.kernel` takes buffers, found an argument of type {argument.type}")
+            verify_layout(argument.type)
         names = self.symbol_names
+        dims = [name for name in names if DIM_NAME.fullmatch(name)]
+        if dims:
+            raise VerifyException(f"`loop.kernel` takes the symbol `{dims[0]}`, which is the name of a dim")
         if len(set(names)) != len(names):
             raise VerifyException(f"`loop.kernel` names a symbol twice in [{', '.join(names)}]")
-        unbound = [s.name for s in free_symbols(_exprs(self)) if s.name not in names]
+        unbound = [s.name for s in free_symbols(_exprs(self)) if s.name not in names and not DIM_NAME.fullmatch(s.name)]
         if unbound:
             raise VerifyException(f"`loop.kernel` uses the symbol `{unbound[0]}`, which it does not take")
 
 
 def _exprs(kernel: KernelOp) -> list[Expr]:
-    """Return every expression in a kernel, leaving out the maps' own dims."""
+    """Return every expression in a kernel."""
     found: list[Expr] = []
     for op in kernel.walk():
         for attribute in _attributes(op):
@@ -102,7 +108,7 @@ def _exprs(kernel: KernelOp) -> list[Expr]:
             elif isinstance(attribute, LayoutAttr):
                 found += (*attribute.sizes, *attribute.strides, attribute.offset)
             elif isinstance(attribute, MapAttr):
-                found += attribute.apply([integer(0)] * attribute.num_dims)
+                found += attribute.exprs
     return found
 
 

@@ -39,7 +39,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.access import normalize_access, parse_access, print_access, verify_access
 from tilewright.dialects.combiners import COMBINERS
-from tilewright.dialects.loop_access import StoreOp
+from tilewright.dialects.loop_access import StoreOp, verify_layout
 from tilewright.dialects.loop_effects import NestEffect
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, integer
@@ -309,8 +309,10 @@ class NestOp(Loop):
         self.verify_loops()
         found = [a.type for a in self.destinations]
         if found != [r.type for r in self.outputs]:
-            raise VerifyException(f"`loop.nest` has {len(self.outputs)} results and destinations of types {found}")
+            kinds = ", ".join(map(str, found)) or "none"
+            raise VerifyException(f"`loop.nest` has {len(self.outputs)} results and destinations of types {kinds}")
         for destination in self.destinations:
+            verify_layout(destination.type)
             if not any(isinstance(use.operation, StoreOp) for use in destination.uses):
                 raise VerifyException("`loop.nest` never stores to one of its destinations")
 

@@ -1,13 +1,16 @@
-"""Verify a module: what xDSL's verifier checks, and dominance, which it does not."""
+"""Verify a module: what xDSL's verifier checks, and what it does not: dominance and the attributes of functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
+
+from tilewright.dialects.program_attributes import verify_program
 
 
 class InvalidOperation(VerifyException):
@@ -25,7 +28,17 @@ def verify_module(module: Operation) -> None:
     except VerifyException as error:
         found = next(invalid_operations(module), None)
         raise (error if found is None else found) from None
+    for op in module.walk():
+        if isinstance(op, FuncOp):
+            _verify_attributes(op)
     verify_dominance(module)
+
+
+def _verify_attributes(function: FuncOp) -> None:
+    try:
+        verify_program(function)
+    except VerifyException as error:
+        raise InvalidOperation(function, str(error)) from None
 
 
 def invalid_operations(root: Operation) -> Iterator[InvalidOperation]:
@@ -38,6 +51,8 @@ def invalid_operations(root: Operation) -> Iterator[InvalidOperation]:
             yield InvalidOperation(root, f"`{root.name}` has an empty block, expected a terminator")
     try:
         root.verify(verify_nested_ops=False)
+        if isinstance(root, FuncOp):
+            verify_program(root)
     except VerifyException as error:
         yield InvalidOperation(root, str(error))
 

@@ -7,6 +7,7 @@ be shown too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,9 @@ from xdsl.parser import Parser
 from xdsl.parser.core import UnresolvedOperand
 from xdsl.utils.exceptions import ParseError, VerifyException
 
-from tilewright.dialects.verifier import InvalidOperation, invalid_operations, verify_dominance
+from tilewright.dialects.verifier import InvalidOperation, invalid_operations, verify_module
+
+_UNKNOWN = re.compile(r"(?:Operation |')(?P<name>[\w.$-]+)'? is not registered")
 
 # A line of a program may hold a whole graph's types.
 _MAX_EXCERPT = 160
@@ -101,26 +104,16 @@ class ParsedModule:
         Nothing that a verifier raises comes through.
         """
         try:
-            self.module.verify()
-            verify_dominance(self.module)
-            return
+            verify_module(self.module)
         except InvalidOperation as error:
-            yield self.error_at(error.op, str(error))
-            return
+            for found in list(invalid_operations(self.module)) or [error]:
+                yield self.error_at(found.op, str(found))
+        except VerifyException as error:
+            yield self.source.error(str(error))
         except RecursionError:
             yield self.source.error("operations are nested too deeply")
-            return
-        except VerifyException as error:
-            fallback = str(error)
         except Exception as error:  # noqa: BLE001 (verifiers of xDSL raise anything)
             yield self.source.error(f"cannot be verified: {describe(error)}")
-            return
-        found = False
-        for error in invalid_operations(self.module):
-            found = True
-            yield self.error_at(error.op, str(error))
-        if not found:
-            yield self.source.error(fallback)
 
 
 def describe(error: BaseException) -> str:
@@ -160,9 +153,8 @@ def read_module(context: Context, source: Source, *, implicit_module: bool = Tru
     try:
         parser = _Parser(context, source.text, source.name)
     except ParseError as error:
+        # The constructor reads the first token.
         raise source.error(error.msg, error.span.start) from None
-    except Exception as error:  # noqa: BLE001 (the first token is read by the constructor)
-        raise source.error(f"cannot be parsed: {describe(error)}", 0) from None
     try:
         module = parser.parse_module(implicit_module)
     except Exception as error:  # noqa: BLE001 (the parser, and the constructors that it calls, raise anything)
@@ -198,14 +190,22 @@ class _Parser(Parser):
                 raise source.error(
                     f"`%{undefined[0]}` is used but not defined", self._first_use[undefined[0]]
                 ) from None
+            case ParseError(msg="Could not parse entire input!"):
+                raise source.error("expected an operation", error.span.start) from None
             case ParseError():
-                raise source.error(_first_line(error.msg), error.span.start) from None
+                raise source.error(_first_line(error.msg), self._unknown(error)) from None
             case RecursionError():
                 raise source.error("nested too deeply", self.pos) from None
             case VerifyException():
                 raise source.error(_first_line(str(error)), self.pos) from None
             case _:
                 raise source.error(f"cannot be parsed: {describe(error)}", self.pos) from None
+
+    def _unknown(self, error: ParseError) -> int:
+        """Return the position of `error`; for an unknown name that of the name, which has been read by then."""
+        match = _UNKNOWN.search(error.msg)
+        found = -1 if match is None else self.lexer.input.content.rfind(match["name"], 0, error.span.start)
+        return error.span.start if found < 0 else found
 
 
 def _first_line(message: str) -> str:
