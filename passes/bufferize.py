@@ -109,6 +109,8 @@ class _Bufferizer:
         self.ranges = symbol_ranges(function)
         self.sets = AliasSets()
         self.values: dict[SSAValue, SSAValue] = {}
+        self.dense_layouts: dict[LayoutAttr, LayoutAttr] = {}
+        self.view_layouts: dict[tuple[LayoutAttr, MapAttr, LayoutAttr], LayoutAttr | None] = {}
 
     def run(self) -> None:
         """Replace the function's body."""
@@ -193,7 +195,12 @@ class _Bufferizer:
 
     def dense(self, layout: LayoutAttr) -> LayoutAttr:
         """Return `layout`, or the row-major one where several of its elements may be one."""
-        return LayoutAttr.contiguous(layout.sizes, layout.device) if may_overlap(layout, self.ranges) else layout
+        found = self.dense_layouts.get(layout)
+        if found is None:
+            overlaps = may_overlap(layout, self.ranges)
+            found = LayoutAttr.contiguous(layout.sizes, layout.device) if overlaps else layout
+            self.dense_layouts[layout] = found
+        return found
 
     def exact(self, tensor: SSAValue, *, placed: bool = False) -> SSAValue:
         """Return a buffer that holds `tensor` in exactly the layout of its type; with its offset too if `placed`."""
@@ -225,7 +232,10 @@ class _Bufferizer:
         source = self.values[op.source]
         kind = layout_of(op.result.type)
         assert is_tensor(op.result.type)
-        layout = view_layout(layout_of(source.type), op.access, kind, self.ranges)
+        key = layout_of(source.type), op.access, kind
+        if key not in self.view_layouts:
+            self.view_layouts[key] = view_layout(*key, self.ranges)
+        layout = self.view_layouts[key]
         if layout is None:
             buffer = self.copy(source, self.dense(kind), op.access)
         else:
@@ -320,6 +330,8 @@ def _has_tensors(function: func.FuncOp) -> bool:
     if function.is_declaration:
         return False
     if len(function.body.blocks) != 1:
-        raise PassFailedException(f"expected `@{function.sym_name.data}` to have one block, found {len(function.body.blocks)}")
+        raise PassFailedException(
+            f"expected `@{function.sym_name.data}` to have one block, found {len(function.body.blocks)}"
+        )
     values = (v for op in function.body.block.ops for v in op.results)
     return any(is_tensor(v.type) for v in (*function.body.block.args, *values))

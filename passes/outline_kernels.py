@@ -41,8 +41,10 @@ What the nest came from (`origin`) moves to the kernel.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sympy
 from xdsl.context import Context
@@ -56,13 +58,15 @@ from xdsl.utils.exceptions import PassFailedException
 from tilewright.dialects import host, loop
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym import LayoutAttr, MapAttr, free_symbols
-from tilewright.dialects.sym_expr import Expr, Symbol, dim, integer, simplify, symbol
+from tilewright.dialects.sym_expr import Expr, Symbol, integer, simplify, symbol
 from tilewright.dialects.type_guards import is_memref
 from tilewright.passes.analysis.accesses import index_map
 from tilewright.passes.analysis.aliasing import alias_sets
 from tilewright.passes.analysis.layouts import address, memref_type, span
 from tilewright.passes.rewriting.indices import set_index_map
 from tilewright.passes.rewriting.kernel_names import number_values
+
+_DIM = re.compile(r"d[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -142,15 +146,18 @@ class _Outliner:
     def run(self, name: str) -> tuple[loop.KernelOp, host.LaunchOp]:
         """Return a kernel called `name` with the nest, taken out of the program, and the launch that stands for it."""
         if self.nest.results:
-            raise PassFailedException(f"found a `loop.nest` on tensors in `@{self.program.name}`; `bufferize` turns them into buffers")
+            raise PassFailedException(
+                f"found a `loop.nest` on tensors in `@{self.program.name}`; `bufferize` turns them into buffers"
+            )
         given = self.rematerialize()
-        accesses = [op for op in self.nest.walk() if isinstance(op, (loop.LoadOp, loop.StoreOp))]
+        ops = [*given, *self.nest.walk()]
+        accesses = [op for op in ops if isinstance(op, (loop.LoadOp, loop.StoreOp))]
         buffers = list(dict.fromkeys(_buffer(a) for a in accesses))
         written = {_buffer(a) for a in accesses if isinstance(a, loop.StoreOp)}
         places = self.program.places(buffers, written)
         parameters = list(dict.fromkeys(place.base for place in places.values()))
         kinds = [(p.type.element_type, layout_of(p.type)) for p in parameters if is_memref(p.type)]
-        exprs = {op: found for op in (*given, *self.nest.walk()) if (found := self.exprs(op, places)) is not None}
+        exprs = {op: found for op in ops if (found := self.exprs(op, places)) is not None}
         sizes = [span(layout) for _, layout in kinds]
         symbols = _symbols(exprs, sizes)
         names = {s: symbol(f"n{i}") for i, s in enumerate(symbols)}
@@ -248,16 +255,13 @@ def _buffer(access: loop.LoadOp | loop.StoreOp) -> SSAValue:
 
 def _symbols(exprs: dict[Operation, tuple[Expr, ...]], sizes: Sequence[Expr]) -> list[Symbol]:
     """Return the size symbols of a nest in the order in which they occur, whatever they are called."""
-    found: dict[Symbol, None] = {}
-    for op, group in exprs.items():
-        access = index_map(op)
-        assert access is not None
-        dims = {dim(i) for i in range(access[0].num_dims)}
-        for expr in group:
-            found.update((s, None) for s in free_symbols([expr]) if s not in dims)
-    for size in sizes:
-        found.update((s, None) for s in free_symbols([size]))
-    return list(found)
+    all_exprs = (expr for group in (*exprs.values(), sizes) for expr in group)
+    return list(dict.fromkeys(s for expr in all_exprs for s in _sizes_in(expr)))
+
+
+@lru_cache(maxsize=4096)
+def _sizes_in(expr: Expr) -> tuple[Symbol, ...]:
+    return tuple(s for s in free_symbols([expr]) if not _DIM.fullmatch(s.name))
 
 
 def _fresh_names(module: ModuleOp) -> Iterator[str]:

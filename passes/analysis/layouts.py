@@ -7,6 +7,7 @@ dense, "may overlap" means not provably without overlap.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import sympy
 from xdsl.dialects.builtin import DYNAMIC_INDEX, ComplexType, FixedBitwidthType, MemRefType
@@ -27,6 +28,7 @@ from tilewright.dialects.sym_expr import (
 )
 
 
+@lru_cache(maxsize=4096)
 def memref_type(element: Attribute, layout: LayoutAttr) -> MemRefType[Attribute]:
     """Return the type of a buffer of `element`s in `layout`."""
     return MemRefType(element, [int(s) if s.is_Integer else DYNAMIC_INDEX for s in layout.sizes], layout)
@@ -41,7 +43,9 @@ def element_bytes(element: Attribute) -> int:
 
 def equal(a: Expr, b: Expr, ranges: Ranges) -> bool:
     """Whether `a == b` follows from `ranges`."""
-    return bool(a == b) or bool(simplify(sympy.expand(a - b), ranges) == 0)
+    if a == b or (a.is_Integer and b.is_Integer):
+        return bool(a == b)
+    return bool(simplify(sympy.expand(a - b), ranges) == 0)
 
 
 def all_equal(a: Sequence[Expr], b: Sequence[Expr], ranges: Ranges) -> bool:

@@ -16,10 +16,11 @@ def number_values(kernel: KernelOp) -> None:
         value.name_hint = f"{letter}{number}"
         numbers[letter] = number + 1
 
-    outputs = {op.target for op in kernel.block.walk() if isinstance(op, StoreOp)}
+    ops = list(kernel.block.walk())
+    outputs = {op.target for op in ops if isinstance(op, StoreOp)}
     for buffer in kernel.buffers:
         name(buffer, "y" if buffer in outputs else "x")
-    for op in kernel.block.walk():
+    for op in ops:
         for result in op.results:
             name(result, "v")
         if isinstance(op, Loop):
