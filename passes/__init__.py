@@ -10,6 +10,7 @@ PASSES: dict[str, str] = {
     "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",
     "loop-fuse": "tilewright.passes.loop_fuse:LoopFusePass",
     "loop-simplify-index": "tilewright.passes.loop_simplify_index:LoopSimplifyIndexPass",
+    "loop-save-values": "tilewright.passes.loop_save_values:LoopSaveValuesPass",
     "loop-tile": "tilewright.passes.loop_tile:LoopTilePass",
     "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
     "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",

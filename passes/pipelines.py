@@ -38,6 +38,7 @@ _BUFFERS = (
 def _cpu(lanes: int) -> tuple[str, ...]:
     """Kernels to structured CPU operations, for registers of `lanes` times 32 bits."""
     return (
+        "loop-save-values",  # whole rows: tiling would put the loops apart
         "loop-tile",
         f"vectorize{{lanes={lanes}}}",
         "convert-loop-to-cpu",

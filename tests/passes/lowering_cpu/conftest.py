@@ -22,6 +22,7 @@ from tilewright.dialects import cpu, host, loop, sym
 from tilewright.dialects.verifier import verify_module
 from tilewright.passes.convert_loop_to_cpu import ConvertLoopToCpuPass
 from tilewright.passes.loop_collapse import LoopCollapsePass
+from tilewright.passes.loop_save_values import LoopSaveValuesPass
 from tilewright.passes.loop_tile import LoopTilePass
 from tilewright.passes.vectorize import VectorizePass
 
@@ -54,7 +55,13 @@ ELEMENTS = {
 
 def passes(lanes: int = native_target().vector_bits // 32) -> tuple[ModulePass, ...]:
     """Return the passes from a kernel to CPU operations, for registers of `lanes` f32, by default this machine's."""
-    return LoopCollapsePass(), LoopTilePass(), VectorizePass(lanes=lanes), ConvertLoopToCpuPass()
+    return (
+        LoopCollapsePass(),
+        LoopSaveValuesPass(),
+        LoopTilePass(),
+        VectorizePass(lanes=lanes),
+        ConvertLoopToCpuPass(),
+    )
 
 
 @dataclass

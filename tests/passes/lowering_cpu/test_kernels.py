@@ -46,6 +46,38 @@ def test_softmax(kernel: MakeKernel, rows: int, columns: int, symbolic: bool) ->
     kernel(body, {"x": x.flatten(), "y": torch.zeros(x.numel())}, ["y"], sizes).check([torch.softmax(x, 1)])
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_softmax_with_an_exponential_for_each_use(kernel: MakeKernel, in_place: bool) -> None:
+    body = """
+      loop.nest (%i : n0) {
+        %m = loop.reduce "max" (%k : 100) {
+          %v = loop.load %x[%i * 100 + %k] : $x -> f32
+          loop.yield %v : f32
+        } : f32
+        %s = loop.reduce "sum" (%k : 100) {
+          %v = loop.load %x[%i * 100 + %k] : $x -> f32
+          %d = arith.subf %v, %m : f32
+          %e = math.exp %d : f32
+          loop.yield %e : f32
+        } : f32
+        loop.for (%k : 100) {
+          %v = loop.load %x[%i * 100 + %k] : $x -> f32
+          %d = arith.subf %v, %m : f32
+          %e = math.exp %d : f32
+          %q = arith.divf %e, %s : f32
+          loop.store %q, %y[%i * 100 + %k] : f32, $y
+        }
+      }
+    """
+    x = torch.randn(5, 100)
+    buffers = {"x": x.flatten(), "y": torch.zeros(500)}
+    if in_place:
+        body, buffers = body.replace("%y", "%x").replace("$y", "$x"), {"x": x.flatten()}
+    made = kernel(body, buffers, list(buffers)[-1:], {"n0": 5})
+    assert str(made.lowered(2)).count("math.exp") == 1
+    made.check([torch.softmax(x, 1)])
+
+
 def test_softmax_of_nothing(kernel: MakeKernel) -> None:
     kernel(SOFTMAX, {"x": torch.zeros(0), "y": torch.zeros(0)}, ["y"], {"n0": 4, "n1": 0}).check()
 
