@@ -266,6 +266,14 @@ def test_integers_are_pythons_wrapped_around(name: str, bits: int, data: st.Data
 
 
 @pytest.mark.parametrize("predicate", ["lt", "le", "gt", "ge"])
+def test_false_is_below_true(run: Runner, predicate: str) -> None:
+    a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    check(run, f'%r = loop.cmp "{predicate}" %a, %b : i1', getattr(torch, predicate)(a, b), a, b)
+    # To `arith`, true is -1.
+    check(run, f"%r = arith.cmpi s{predicate}, %a, %b : i1", getattr(torch, predicate)(b, a), a, b)
+
+
+@pytest.mark.parametrize("predicate", ["lt", "le", "gt", "ge"])
 def test_unsigned_comparisons(run: Runner, predicate: str) -> None:
     a, b = torch.tensor([0, 1, 200, 255, 3]).to(torch.uint8), torch.tensor([1, 200, 1, 255, 200]).to(torch.uint8)
     expected: Tensor = getattr(torch, predicate)(a, b)
