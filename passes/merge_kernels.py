@@ -131,9 +131,9 @@ class MergeKernelsPass(ModulePass):
                 kernel.detach()
                 kernel.erase()
             else:
-                names[key] = _new_name(
-                    _stem(kernel.attributes.pop("origin", None), self.max_name_length), numbers, taken
-                )
+                stem = _stem(kernel.attributes.pop("origin", None), self.max_name_length)
+                names[key] = _new_name(stem, numbers, taken)
+                number_values(kernel)
                 kernel.properties["sym_name"] = StringAttr(names[key])
             renamed[old] = SymbolRefAttr(names[key])
         for launch in launches:
