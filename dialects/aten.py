@@ -64,7 +64,7 @@ class CallOp(OperatorCall):
 
 @irdl_op_definition
 class SizeOp(IRDLOperation):
-    """The value of a size expression, as an output of the graph needs it: `%n = aten.size #sym.expr<s0 + 1> : i64`."""
+    """The value of a size expression, as an output of the graph needs it: `%n = aten.size <s0 + 1> : i64`."""
 
     name = "aten.size"
     size = prop_def(ExprAttr)

@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
     FloatAttr,
     IntegerAttr,
     NoneAttr,
+    NoneType,
     StringAttr,
 )
 from xdsl.ir import Attribute, Data, ParametrizedAttribute, SSAValue
@@ -197,6 +198,9 @@ def verify_arguments(op: str, arguments: DictionaryAttr, operands: Sequence[SSAV
         if op.startswith(("aten.", "prims.")):
             raise VerifyException(f"there is no operator `{op}`")
         return
+    for number, operand in enumerate(operands):
+        if not is_tensor(operand.type) and not is_memref(operand.type):
+            raise VerifyException(f"operand {number} of the call of `{op}` is {operand.type}, expected a tensor")
     known = {a.name: a for a in schema.arguments}
     for name, value in arguments.data.items():
         if name not in known:
@@ -244,6 +248,16 @@ def _fits(value: Attribute, kind: Kind) -> bool:
     return isinstance(value, _SCALARS.get(kind.element, ()))
 
 
+def _has_none_type(value: Attribute) -> bool:
+    return isinstance(value, NoneType) or (is_array(value) and any(map(_has_none_type, value.data)))
+
+
+def _replace_none_type(value: Attribute) -> Attribute:
+    if is_array(value):
+        return ArrayAttr([_replace_none_type(v) for v in value.data])
+    return NoneAttr() if isinstance(value, NoneType) else value
+
+
 class OperatorCall(IRDLOperation):
     """A call of an operator by name; the base of `aten.call` and `host.call`.
 
@@ -263,6 +277,14 @@ class OperatorCall(IRDLOperation):
         """Call `op`, such as `aten.add.Tensor`; `#aten.operand<i>` in `arguments` stands for `operands[i]`."""
         properties: dict[str, Attribute] = {"op": StringAttr(op), "arguments": DictionaryAttr(arguments)}
         return cls.create(operands=operands, result_types=results, properties=properties)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Text in the generic form can say `none` too, which xDSL reads as the type of that name.
+        arguments = self.properties.get("arguments")
+        if isinstance(arguments, DictionaryAttr) and any(map(_has_none_type, arguments.data.values())):
+            values = {name: _replace_none_type(value) for name, value in arguments.data.items()}
+            self.properties["arguments"] = DictionaryAttr(values)
 
     @property
     def operator(self) -> str:

@@ -201,7 +201,7 @@ class CallOp(OperatorCall):
 
 @irdl_op_definition
 class SizeOp(IRDLOperation):
-    """The value of a size expression: `%n = host.size #sym.expr<s0 + 1> : i64`."""
+    """The value of a size expression: `%n = host.size <s0 + 1> : i64`."""
 
     name = "host.size"
     size = prop_def(ExprAttr)
