@@ -57,6 +57,7 @@ from xdsl.passes import ModulePass
 
 from tilewright.dialects import host, loop
 from tilewright.dialects.type_guards import is_array
+from tilewright.passes.rewriting.kernel_names import number_values
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
 
