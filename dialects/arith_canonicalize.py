@@ -1,4 +1,4 @@
-"""How the operations of `arith`, and the square root, fold: where no bit of a result can change for any input.
+"""How the operations of `arith` fold: where no bit of a result can change, whatever the input.
 
 `x + 0.0` is not `x` (for -0.0), `x * 0.0` is not 0 (for NaN and infinities) and `x - x` is not 0: none of these is
 here. A NaN's payload is not kept.
@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, Float32Type, Float64Type, FloatAttr, IndexType, IntegerAttr
-from xdsl.dialects.math import SqrtOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.dialects.type_guards import is_float_constant, is_integer, is_integer_constant
@@ -151,14 +150,6 @@ def _negf(op: Operation) -> Folded:
     return None if number is None else float_constant(-number, op.results[0].type)
 
 
-def _sqrt(op: Operation) -> Folded:
-    number, kind = float_of(op.operands[0]), op.results[0].type
-    # The square root is correctly rounded everywhere, unlike other functions.
-    if number is None or number < 0 or not isinstance(kind, (Float32Type, Float64Type)):
-        return None
-    return float_constant(math.sqrt(number), kind)
-
-
 def _index_cast(op: Operation) -> Folded:
     number = int_of(op.operands[0])
     return None if number is None else integer_constant(number, op.results[0].type)
@@ -179,6 +170,5 @@ ARITH_FOLDS: dict[type[Operation], Fold] = {
     arith.SubfOp: _floats(lambda a, b: a - b, (0.0,), commutes=False),
     arith.SubiOp: _subi,
     arith.XOrIOp: _integers(lambda a, b: a ^ b, unit=0),
-    SqrtOp: _sqrt,
 }
 """How each operation of `arith` that folds does so."""
