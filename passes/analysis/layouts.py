@@ -58,6 +58,7 @@ def is_empty(layout: LayoutAttr) -> bool:
     return any(s == 0 for s in layout.sizes)
 
 
+@lru_cache(maxsize=4096)
 def span(layout: LayoutAttr) -> Expr:
     """Return the number of elements from the first to the last that a layout reaches, both included."""
     if is_empty(layout):
