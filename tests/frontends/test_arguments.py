@@ -93,6 +93,7 @@ CASES: list[tuple[str, str]] = [
     (call_of(aten.clone.default, X, memory_format=None), "(self = %arg0)"),
     (call_of(aten.slice.Tensor, X, 0, None, 2), "(self = %arg0, end = 2 : i64)"),
     (call_of(aten.avg_pool2d.default, X, [2, 2], [], [0, 0]), "(self = %arg0, kernel_size = #sym.ints<[2, 2]>)"),
+    (call_of(aten.any.dims, X, []), "(self = %arg0, dim = #sym.ints<[]>)"),
     (call_of(aten.hardtanh.default, X, max_val=2, min_val=0), "(self = %arg0, min_val = 0 : i64, max_val = 2 : i64)"),
     (call_of(aten.nan_to_num.default, X, -0.0), "(self = %arg0, nan = -0.000000e+00 : f64)"),
 ]
