@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import pi, sqrt
 
 from xdsl.dialects import math
-from xdsl.dialects.builtin import Float16Type
+from xdsl.dialects.builtin import Float16Type, f32
 from xdsl.ir import SSAValue
 
 from tilewright.dialects.loop import layout_of
@@ -100,18 +100,14 @@ def _softshrink(b: Body, x: Value) -> Value:
     return b.select(above, b.sub(x, bound), b.select(below, b.add(x, bound), inside))
 
 
-def _within(b: Body, x: Value) -> Value:
-    """Test whether a value lies within the bounds of softshrink and hardshrink."""
-    bound = b.argument("lambd", rounded=True)
-    return b.both(b.compare("ge", x, b.neg(bound)), b.compare("le", x, bound))
-
-
 def _hardshrink(b: Body, x: Value) -> Value:
-    return b.select(_within(b, x), b.constant(0), x)
+    bound = b.argument("lambd", rounded=True)
+    inside = b.both(b.compare("ge", x, b.neg(bound)), b.compare("le", x, bound))
+    return b.select(inside, b.constant(0), x)
 
 
 def _threshold(b: Body, x: Value) -> Value:
-    return b.select(b.compare("le", x, b.argument("threshold", rounded=True)), b.argument("value", rounded=True), x)
+    return b.select(b.compare("le", x, b.argument("threshold")), b.argument("value"), x)
 
 
 def _prelu(b: Body, x: Value, weight: Value) -> Value:
@@ -163,12 +159,12 @@ def _gelu_tanh_backward(b: Body, grad: Value, x: Value) -> Value:
 
 
 def _threshold_backward(b: Body, grad: Value, x: Value) -> Value:
-    return b.select(b.compare("le", x, b.argument("threshold", rounded=True)), b.constant(0), grad)
+    return b.select(b.compare("le", x, b.argument("threshold")), b.constant(0), grad)
 
 
 def _hardtanh_backward(b: Body, grad: Value, x: Value) -> Value:
-    low, high = b.argument("min_val"), b.argument("max_val")
-    return b.select(b.either(b.compare("le", x, low), b.compare("ge", x, high)), b.constant(0), grad)
+    inside = b.both(b.compare("gt", x, b.argument("min_val")), b.compare("lt", x, b.argument("max_val")))
+    return b.select(inside, grad, b.constant(0))
 
 
 def _leaky_relu_backward(b: Body, grad: Value, x: Value) -> Value:
@@ -184,7 +180,7 @@ def _elu_backward(b: Body, grad: Value, x: Value) -> Value:
         below = b.mul(b.mul(grad, inner), b.add(x, negative))
     else:
         below = b.mul(b.mul(b.mul(grad, inner), negative), b.math(math.ExpOp, b.mul(x, inner)))
-    return b.select(b.compare("le", x, 0), below, b.mul(grad, scale))
+    return b.select(b.compare("gt", x, 0), b.mul(grad, scale), below)
 
 
 def _softplus_backward(b: Body, grad: Value, x: Value) -> Value:
@@ -196,12 +192,13 @@ def _softplus_backward(b: Body, grad: Value, x: Value) -> Value:
 
 def _hardsigmoid_backward(b: Body, grad: Value, x: Value) -> Value:
     inside = b.both(b.compare("gt", x, -3), b.compare("lt", x, 3))
-    return b.select(inside, b.mul(grad, b.constant(1 / 6)), b.constant(0))
+    # Eager has the factor in f32 even for f64.
+    return b.select(inside, b.mul(grad, b.constant(f32.round(1 / 6))), b.constant(0))
 
 
 def _hardswish_backward(b: Body, grad: Value, x: Value) -> Value:
     inside = b.mul(grad, b.add(b.div(x, b.constant(3)), b.constant(0.5)))
-    return b.select(b.compare("le", x, -3), b.constant(0), b.select(b.compare("lt", x, 3), inside, grad))
+    return b.select(b.compare("le", x, -3), b.constant(0), b.select(b.compare("ge", x, 3), grad, inside))
 
 
 def _mish_backward(b: Body, grad: Value, x: Value) -> Value:
@@ -211,7 +208,9 @@ def _mish_backward(b: Body, grad: Value, x: Value) -> Value:
 
 
 def _shrink_backward(b: Body, grad: Value, x: Value) -> Value:
-    return b.select(_within(b, x), b.constant(0), grad)
+    bound = b.argument("lambd", rounded=True)
+    outside = b.either(b.compare("gt", x, bound), b.compare("lt", x, b.neg(bound)))
+    return b.select(outside, grad, b.constant(0))
 
 
 def _log_sigmoid_forward(call: Call) -> Sequence[SSAValue]:

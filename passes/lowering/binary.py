@@ -168,8 +168,8 @@ def _clamp(b: Body, x: Value, low: Value | None, high: Value | None) -> Value:
 
 
 def _addcmul(b: Body, x: Value, y: Value, z: Value) -> Value:
-    product = b.mul(y, z)
-    return b.add(x, b.mul(b.argument("value"), product) if b.call.has("value") else product)
+    scaled = b.mul(b.argument("value"), y) if b.call.has("value") else y
+    return b.add(x, b.mul(scaled, z))
 
 
 def _addcdiv(b: Body, x: Value, y: Value, z: Value) -> Value:

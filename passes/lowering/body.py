@@ -88,7 +88,10 @@ class Body:
             raise NotLoweredError(f"{value} as an integer")
         if not isinstance(value, (bool, int, float)):
             return self.cast(self.cast_register(self.index_value(value), i64), i64, kind)
-        attribute = _constant(float(value), kind) if is_float(kind) else _constant(int(value), kind)
+        if is_float(kind):
+            attribute = _constant(float(value), kind)
+        else:
+            attribute = _constant(value != 0 if is_bool(kind) else int(value), kind)
         found = self._constants.get(attribute)
         if found is None:
             op = arith.ConstantOp.create(result_types=(register_type(kind),), properties={"value": attribute})

@@ -34,10 +34,7 @@ def view(call: Call, source: SSAValue, kind: Tensor, access: Access) -> SSAValue
 
 
 def reshaped(sizes: Sequence[Expr], new_sizes: Sequence[Expr]) -> Access:
-    """Return the access of a tensor of `sizes` viewed as one of `new_sizes`: the same elements in row-major order.
-
-    Raises `NotLoweredError` if the numbers of elements are not equal by the look of the expressions.
-    """
+    """Return the access of a tensor of `sizes` viewed as one of `new_sizes`: the same elements in row-major order."""
     if any(s == 0 for s in (*sizes, *new_sizes)):
         return lambda index: [ZERO] * len(sizes)
     groups = list(_groups(sizes, new_sizes))
@@ -56,7 +53,10 @@ def reshaped(sizes: Sequence[Expr], new_sizes: Sequence[Expr]) -> Access:
 
 
 def _groups(sizes: Sequence[Expr], new_sizes: Sequence[Expr]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the smallest runs of dimensions, old and new, with equal numbers of elements, leaving out sizes of one."""
+    """Yield the smallest runs of dimensions, old and new, with equal numbers of elements, leaving out sizes of one.
+
+    What symbolic sizes do not show to be equal runs up to the end, where the numbers are equal in any view.
+    """
     old = [d for d, size in enumerate(sizes) if size != 1]
     new = [d for d, size in enumerate(new_sizes) if size != 1]
     while old or new:
@@ -73,9 +73,8 @@ def _groups(sizes: Sequence[Expr], new_sizes: Sequence[Expr]) -> Iterator[tuple[
                 new_count = sympy.expand(new_count * new_sizes[new_group[-1]])
             elif old:
                 group.append(old.pop(0))
-                count = sympy.expand(count * sizes[group[-1]])
             else:
-                raise NotLoweredError("a view between sizes whose products are not seen to be equal")
+                break
         yield group, new_group
 
 

@@ -1,0 +1,138 @@
+"""How the tests of the lowering compare the loops that a program becomes with eager."""
+
+# torch's own annotations are incomplete, and the tracer is not public.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import getitem
+from typing import Any, TypeAlias, TypeVarTuple
+
+import torch
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_map_only
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.backends.reference.interpreter import run_function
+from tilewright.dialects.aten import CallOp
+from tilewright.dialects.verifier import verify_module
+from tilewright.frontends.fx import ImportedGraph, import_graph
+from tilewright.passes.convert_aten_to_loop import ConvertAtenToLoopPass
+
+Unary: TypeAlias = Callable[[Tensor], Any]
+Binary: TypeAlias = Callable[[Tensor, Tensor], Any]
+Ts = TypeVarTuple("Ts")
+"""The arguments of a program, which are tensors: so a checker knows those of a lambda."""
+
+aten: Any = torch.ops.aten
+prims: Any = torch.ops.prims
+
+HALVES = (torch.bfloat16, torch.float16)
+FLOATS = (*HALVES, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DTYPES = (torch.bool, *INTEGERS, *FLOATS)
+
+
+def lowered(
+    program: Callable[[*Ts], Any], *args: *Ts, dynamic: bool = False, keep: tuple[str, ...] = ()
+) -> ImportedGraph:
+    """Trace `program`, lower it, and verify the outcome. With `dynamic` all sizes above one are symbolic."""
+
+    untyped: Any = program
+
+    def traced(*args: Any) -> Any:  # the tracer asks for a function, and an operator is none
+        return untyped(*args)
+
+    return _lower(make_fx(traced, tracing_mode="symbolic" if dynamic else "fake")(*args), keep)
+
+
+def lowered_call(operator: Any, *args: Any, **kwargs: Any) -> ImportedGraph:
+    """Lower one call of an operator, though tracing would decompose it. Tensors become the function's arguments."""
+    graph = fx.Graph()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fakes = tree_map_only(Tensor, mode.from_tensor, (args, kwargs))
+        traced: Any = operator(*fakes[0], **fakes[1])
+
+    def placeholder(tensor: Tensor) -> fx.Node:
+        node = graph.placeholder(f"x{len(graph.nodes)}")
+        node.meta["val"] = mode.from_tensor(tensor)
+        return node
+
+    given, named = tree_map_only(Tensor, placeholder, (args, kwargs))
+    node = graph.call_function(operator, given, named)
+    node.meta["val"] = traced
+    results = range(len(traced)) if isinstance(traced, (tuple, list)) else None
+    parts = [node] if results is None else [graph.call_function(getitem, (node, i)) for i in results]
+    graph.output(tuple(parts))
+    return _lower(fx.GraphModule(torch.nn.Module(), graph), ())
+
+
+def _lower(graph_module: fx.GraphModule, keep: tuple[str, ...]) -> ImportedGraph:
+    graph = import_graph(graph_module)
+    ConvertAtenToLoopPass(keep).apply(Context(), graph.module)
+    verify_module(graph.module)
+    return graph
+
+
+def calls(module: ModuleOp) -> list[str]:
+    """Return the operators that are still called."""
+    return [op.operator for op in module.walk() if isinstance(op, CallOp)]
+
+
+def outputs(program: Callable[[*Ts], Any], *args: *Ts, dynamic: bool = False) -> list[tuple[Tensor, Tensor]]:
+    """Run a program as loops and in eager; return the pairs of results. Asserts that no call is left."""
+    inputs: Any = args
+    return _pairs(lowered(program, *args, dynamic=dynamic), inputs, program(*args))
+
+
+def call_outputs(operator: Any, *args: Any, **kwargs: Any) -> list[tuple[Tensor, Tensor]]:
+    """Run one call of an operator as loops and in eager; return the pairs of results."""
+    tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+    return _pairs(lowered_call(operator, *args, **kwargs), tensors, operator(*args, **kwargs))
+
+
+def _pairs(graph: ImportedGraph, inputs: Sequence[Tensor], expected: Any) -> list[tuple[Tensor, Tensor]]:
+    assert calls(graph.module) == []
+    results = run_function(graph.module, [*(t.clone() for t in inputs), *graph.constants])
+    tensors: Sequence[Tensor] = [expected] if isinstance(expected, Tensor) else expected
+    pairs: list[tuple[Tensor, Tensor]] = []
+    for result, tensor in zip(results, tensors, strict=True):
+        assert isinstance(result, Tensor)
+        pairs.append((result, tensor))
+    return pairs
+
+
+def assert_close(pairs: list[tuple[Tensor, Tensor]], rtol: float | None = None, atol: float | None = None) -> None:
+    """Assert that results are as expected: the dtypes and strides, too."""
+    for result, expected in pairs:
+        strides = expected.numel() > 0
+        torch.testing.assert_close(result, expected, rtol=rtol, atol=atol, equal_nan=True, check_stride=strides)
+
+
+def check(
+    program: Callable[[*Ts], Any],
+    *args: *Ts,
+    dynamic: bool = False,
+    rtol: float | None = None,
+    atol: float | None = None,
+) -> None:
+    """Assert that a program computes as loops what it does in eager, in the same dtypes and strides."""
+    assert_close(outputs(program, *args, dynamic=dynamic), rtol=rtol, atol=atol)
+
+
+def check_exactly(program: Callable[[*Ts], Any], *args: *Ts, dynamic: bool = False) -> None:
+    """Assert that a program computes as loops the very values that it does in eager."""
+    check(program, *args, dynamic=dynamic, rtol=0, atol=0)
+
+
+def sample(dtype: torch.dtype, *shape: int, scale: float = 4.0) -> Tensor:
+    """Return random elements of any dtype, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(shape, generator=generator) * scale
+    if dtype is torch.bool:
+        return values > 0
+    return (values.abs() if dtype is torch.uint8 else values).to(dtype)
