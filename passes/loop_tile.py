@@ -193,22 +193,21 @@ class LoopTilePass(ModulePass):
             self._block(space, op, choices)
         on_nest = next((c for c in choices if c.loop is nest), None)
         leaf = is_leaf(nest)
-        if on_nest is None and leaf and nest.loops.dims:
-            _tile(nest, [(len(nest.loops.dims) - 1, self.size)])
+        if leaf and nest.loops.dims:
+            inner = len(nest.loops.dims) - 1 if on_nest is None else on_nest.position
+            _tile(nest, self._sizes(space, nest, inner))
         elif on_nest is not None:
-            _tile(nest, self._sizes(space, nest, on_nest, leaf))
+            _tile(nest, [(on_nest.position, self.columns)])
         if _known_trips(nest) < self.units:
             for op in list(nest.block.ops):
                 self._share(op)
 
-    def _sizes(self, space: IndexSpace, nest: NestOp, choice: Choice, leaf: bool) -> list[tuple[int, int]]:
-        """Return the loops of `nest` to tile, innermost last, with the sizes of their tiles."""
-        if not leaf:
-            return [(choice.position, self.columns)]
-        across = _transposed(space, nest, choice.position)
+    def _sizes(self, space: IndexSpace, nest: NestOp, inner: int) -> list[tuple[int, int]]:
+        """Return the loops of an innermost nest to tile, the loop `inner` last, with the sizes of their tiles."""
+        across = _transposed(space, nest, inner)
         if across is None:
-            return [(choice.position, self.size)]
-        return [(across, self.across), (choice.position, self.along)]
+            return [(inner, self.size)]
+        return [(across, self.across), (inner, self.along)]
 
     def _block(self, space: IndexSpace, op: ReduceOp, choices: Sequence[Choice]) -> None:
         """Cut a long sum into blocks."""

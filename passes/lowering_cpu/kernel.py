@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xdsl.dialects import arith, func, vector
-from xdsl.dialects.builtin import FunctionType, i64
+from xdsl.dialects.builtin import FunctionType, IntegerAttr, i1, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
@@ -11,6 +11,7 @@ from tilewright.dialects import cpu
 from tilewright.dialects.access import is_index
 from tilewright.dialects.loop import (
     ApplyOp,
+    CmpOp,
     CombineOp,
     ForOp,
     KernelOp,
@@ -143,6 +144,8 @@ class KernelLowering:
                 self.lower_store(op)
             case CombineOp():
                 results = self.reductions.combine(op)
+            case CmpOp() if (mask := self.lane_bound(op)) is not None:
+                results = [mask]
             case arith.ConstantOp():
                 results = [self.constant(op)]
             case vector.BroadcastOp():
@@ -178,6 +181,24 @@ class KernelLowering:
         if old in self.values:
             return self.values[old]
         return self.address.materialize(self.address.evaluate(self.space.expr(old)))
+
+    def lane_bound(self, op: CmpOp) -> SSAValue | None:
+        """Return the mask of lanes before or after a point, if that is what a comparison of indices gives."""
+        bound = op.rhs.owner
+        if not is_index(op.lhs) or not isinstance(bound, vector.BroadcastOp):
+            return None
+        moving = self.address.values.get(op.lhs) or self.address.evaluate(self.space.expr(op.lhs))
+        below, strict = op.predicate.data in ("lt", "le"), op.predicate.data in ("lt", "ge")
+        if not isinstance(moving, Lanes) or moving.stride != 1 or op.predicate.data in ("eq", "ne"):
+            return None
+        end, count = self.value(bound.source), moving.count
+        if not strict:
+            end = self.builder.binary(arith.AddiOp, end, self.builder.constant(1))
+        mask = self.builder.emit(cpu.TailMaskOp.get(moving.base, end, count))
+        if below:
+            return mask
+        true = self.builder.broadcast(self.builder.constant(IntegerAttr(1, i1)), count)
+        return self.builder.emit(arith.XOrIOp(mask, true))
 
     def optional(self, old: SSAValue | None) -> SSAValue | None:
         return None if old is None else self.value(old)
