@@ -1,20 +1,31 @@
-"""Text in, text out: a stage's text, read by a fresh process that knows nothing else, gives the next stage to the byte."""
+"""Text in, text out: a stage's text, read by a process that knows nothing else, gives the next one to the byte."""
+
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "examples"))
 
-from gpt import GPT  # noqa: E402
+
+def small_gpt() -> torch.nn.Module:
+    """Return the model of the examples, smaller."""
+    spec = importlib.util.spec_from_file_location("gpt", ROOT / "examples" / "gpt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.GPT(vocabulary=50, length=16, width=32, heads=2, layers=2).eval()
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +34,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dump")
     torch._dynamo.reset()
     torch.manual_seed(0)
-    model = GPT(vocabulary=50, length=16, width=32, heads=2, layers=2).eval()
+    model = small_gpt()
     ids = torch.randint(0, 50, (3, 16))
     compiled = torch.compile(model, backend="tilewright", dynamic=True, options={"dump": str(folder), "strict": True})
     with torch.no_grad():
@@ -55,7 +66,7 @@ def body(file: Path) -> str:
 def test_each_stage_leads_to_the_next(stages: Path) -> None:
     files = sorted(stages.glob("*.ir"))
     assert len(files) > 12
-    for number, (file, following) in enumerate(zip(files, files[1:], strict=False)):
+    for number, (file, following) in enumerate(pairwise(files)):
         match = re.search(r"// next stage: -p '(.*)'", file.read_text())
         assert match is not None
         assert run("opt", str(file), "-p", match[1], seed=number) == body(following), (file.name, following.name)

@@ -1,5 +1,9 @@
 """`torch.compile(model, backend="tilewright")` as a user meets it."""
 
+# torch's own functions carry few types.
+# pyright: reportUnknownMemberType=false, reportPrivateUsage=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import copy
@@ -141,10 +145,10 @@ def test_errors_inside_a_call_are_eagers() -> None:
         return torch.linalg.cholesky(x) + 1
 
     x = -torch.eye(3)
-    with pytest.raises(torch.linalg.LinAlgError) as eager:
+    with pytest.raises(torch._C._LinAlgError) as eager:
         f(x)
     g = compiled(f)
-    with pytest.raises(torch.linalg.LinAlgError) as ours:
+    with pytest.raises(torch._C._LinAlgError) as ours:
         g(x)
     assert str(ours.value) == str(eager.value)
     torch.testing.assert_close(g(torch.eye(3)), f(torch.eye(3)))
