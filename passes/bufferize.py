@@ -246,7 +246,7 @@ class _Bufferizer:
         if op.operator == "aten.copy_.default" and self.convert_copy(op):
             return
         memory = call_memory(op)
-        buffers = [self.exact(o, placed=memory.is_view) for o in op.operands]
+        buffers = [self.exact(o, placed=memory.is_view) if is_tensor(o.type) else o for o in op.operands]
         for i in memory.writes:
             self.hold(op.operands[i], buffers[i])
         kinds = [buffer_type(r.type) for r in op.results]
@@ -255,6 +255,9 @@ class _Bufferizer:
         )
         self.sets.add_call(self.emit(call))
         for old, new, shares in zip(op.results, call.results, memory.shares, strict=True):
+            if not is_tensor(old.type):
+                old.replace_all_uses_with(new)
+                continue
             same = len(shares) == 1 and shares[0] in memory.writes and buffers[shares[0]].type == new.type
             self.hold(old, buffers[shares[0]] if same else new)
 

@@ -154,7 +154,7 @@ class AliasSets:
         """Add the results of a call."""
         memory = call_memory(call)
         for result, operands in zip(call.results, memory.shares, strict=True):
-            shares = [call.operands[i] for i in operands]
+            shares = [o for i in operands if (o := call.operands[i]) in self]
             if memory.is_view and len(shares) == 1:
                 self.add(result, base=shares[0])
             else:
