@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, i1
 from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.loop_scalar import CmpOp, SelectOp
 from tilewright.dialects.type_guards import is_integer, is_vector
@@ -136,3 +137,23 @@ COMBINERS: dict[str, Combiner] = {
 }
 """Every combiner by name. NaN propagates through `max` and `min`; `umax` and `umin` take integers as unsigned; `any`
 and `all` work on i1."""
+
+
+def slots_fit(name: str, kinds: Sequence[Attribute]) -> bool:
+    """Whether the slots of the combiner `name` may have the types `kinds`, all scalars or all vectors."""
+    first, *others = (element_type(k) for k in kinds)
+    if name == "welford":
+        return all(isinstance(k, AnyFloat) for k in (first, *others))
+    if name in ("any", "all"):
+        return first == i1
+    if name in ("umax", "umin"):
+        return is_integer(first)
+    return (isinstance(first, AnyFloat) or is_integer(first)) and all(is_integer(k) for k in others)
+
+
+def verify_combine(op: str, name: str, kind: Attribute) -> None:
+    """Raise `VerifyException` unless the combiner `name` can combine single values of type `kind`."""
+    if name not in COMBINERS or COMBINERS[name].arity != 1:
+        raise VerifyException(f"`{op}` needs a combiner with one slot, found `{name}`")
+    if not slots_fit(name, [kind]):
+        raise VerifyException(f"`{op}` cannot combine {kind} by `{name}`")

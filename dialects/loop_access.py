@@ -44,6 +44,7 @@ from tilewright.dialects.access import (
     print_access_list,
     verify_access,
 )
+from tilewright.dialects.combiners import verify_combine
 from tilewright.dialects.loop_effects import LoadEffect, StoreEffect
 from tilewright.dialects.loop_scalar import like
 from tilewright.dialects.sym import LayoutAttr, MapAttr
@@ -300,6 +301,8 @@ class StoreOp(IRDLOperation):
             raise VerifyException(f"`loop.store` to {self.target.type} takes {element}, found {kind}")
         if self.mask is not None and self.mask.type != like(kind, i1):
             raise VerifyException(f"`loop.store` of {kind} has a mask of type {self.mask.type}")
+        if self.combine is not None:
+            verify_combine(self.name, self.combine.data, kind)
 
 
 @irdl_op_definition

@@ -34,15 +34,16 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser, UnresolvedOperand
 from xdsl.printer import Printer
-from xdsl.traits import IsTerminator, NoTerminator, Pure
+from xdsl.traits import HasParent, IsTerminator, NoTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.access import normalize_access, parse_access, print_access, verify_access
-from tilewright.dialects.combiners import COMBINERS
+from tilewright.dialects.combiners import COMBINERS, slots_fit
 from tilewright.dialects.loop_access import StoreOp, verify_layout
 from tilewright.dialects.loop_effects import NestEffect
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, integer
+from tilewright.dialects.type_guards import is_vector
 
 
 @lru_cache(maxsize=1024)
@@ -145,6 +146,8 @@ class Loop(IRDLOperation):
 
     def verify_loops(self) -> None:
         verify_access(self.name, self.bounds, self.bound_operands)
+        if any(is_vector(operand.type) for operand in self.bound_operands):
+            raise VerifyException(f"`{self.name}` has bounds that depend on lanes")
         steps = self.steps.get_values()
         if len(self.bounds.exprs) != 2 * len(steps):
             raise VerifyException(
@@ -473,6 +476,12 @@ class ReduceOp(Loop):
         kinds = [r.type for r in self.results_]
         if len(kinds) != slots:
             raise VerifyException(f"`loop.reduce` has {len(kinds)} results, its combiners have {slots} slots")
+        start = 0
+        for name in self.names:
+            slot_types = kinds[start : start + COMBINERS[name].arity]
+            if not slots_fit(name, slot_types):
+                raise VerifyException(f"`loop.reduce` cannot combine {', '.join(map(str, slot_types))} by `{name}`")
+            start += len(slot_types)
         if self.init and [v.type for v in self.init] != kinds:
             raise VerifyException("`loop.reduce` has `init` operands that do not match its results")
         last = self.block.last_op
@@ -486,7 +495,7 @@ class YieldOp(IRDLOperation):
 
     name = "loop.yield"
     values = var_operand_def()
-    traits = traits_def(IsTerminator(), Pure())
+    traits = traits_def(IsTerminator(), Pure(), HasParent(ReduceOp))
     assembly_format = "$values attr-dict `:` type($values)"
 
     @staticmethod
