@@ -47,7 +47,8 @@ def main() -> int:
         ids = torch.randint(0, 2000, (4, 64))
         print(f"eager {milliseconds(model, ids):.2f} ms, tilewright {milliseconds(compiled, ids):.2f} ms")
     stats = tilewright.last_compile_stats()
-    print(f"{stats['graphs']} graph, {stats['kernels']} kernels, left to ATen: {', '.join(sorted(set(stats['extern'])))}")
+    extern = ", ".join(sorted(set(stats["extern"])))
+    print(f"{stats['graphs']} graph, {stats['kernels']} kernels, left to ATen: {extern}")
     print(f"compiled in {sum(stats['compile_s'].values()):.2f} s; every stage is in {STAGES}")
     return 0 if worst < TOLERANCE and stats["graphs"] == 1 else 1
 

@@ -54,7 +54,7 @@ PIPELINES: dict[str, str] = {
 
 
 def load_passes(pipeline: str) -> list[ModulePass]:
-    """Return the passes of a pipeline's text. Raises `ValueError` for a pass that does not exist or an option it lacks."""
+    """Return the passes of a pipeline's text. Raises `ValueError` for a pass or option that does not exist."""
     passes: list[ModulePass] = []
     for spec in parse_pipeline(pipeline):
         if spec.name not in PASSES:
