@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Self
 
-from xdsl.dialects.builtin import IndexType, IntegerAttr, MemRefType, StringAttr, VectorType, i1, i64
+from xdsl.dialects.builtin import I64, IndexType, IntegerAttr, MemRefType, StringAttr, VectorType, i1, i64
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -46,7 +46,8 @@ from xdsl.printer import Printer
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, NoTerminator, Pure, RecursiveMemoryEffect
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.combiners import COMBINERS
+from tilewright.dialects.combiners import verify_combine
+from tilewright.dialects.cpu_transpose import TransposeOp
 from tilewright.dialects.loop_access import element_in_register
 from tilewright.dialects.loop_scalar import like
 from tilewright.dialects.type_guards import is_vector
@@ -100,13 +101,21 @@ class ParallelOp(IRDLOperation):
         extent = parser.resolve_operand(parser.parse_unresolved_operand(), INDEX)
         parser.parse_keyword("grain")
         grain = parser.parse_integer(allow_boolean=False)
+        attributes = parser.parse_optional_attr_dict_with_keyword()
         region = parser.parse_region()
-        return cls.create(operands=[extent], properties={"grain": IntegerAttr(grain, i64)}, regions=[region])
+        return cls.create(
+            operands=[extent],
+            properties={"grain": IntegerAttr(grain, i64)},
+            attributes=attributes.data if attributes is not None else {},
+            regions=[region],
+        )
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
         printer.print_operand(self.extent)
-        printer.print_string(f" grain {self.grain.value.data} ")
+        printer.print_string(f" grain {self.grain.value.data}")
+        printer.print_op_attributes(self.attributes, print_keyword=True)
+        printer.print_string(" ")
         printer.print_region(self.body)
 
     def verify_(self) -> None:
@@ -168,6 +177,7 @@ class _Read(IRDLOperation):
         parser.parse_punctuation("]")
         mask = _parse_mask(parser)
         otherwise = parser.parse_unresolved_operand() if parser.parse_optional_keyword("else") is not None else None
+        attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         source_type = parser.parse_type()
         parser.parse_punctuation("->")
@@ -180,6 +190,7 @@ class _Read(IRDLOperation):
                 _resolve(parser, otherwise, kind),
             ],
             result_types=[kind],
+            attributes=attributes,
         )
 
     def print(self, printer: Printer) -> None:
@@ -192,6 +203,7 @@ class _Read(IRDLOperation):
         if self.otherwise is not None:
             printer.print_string(" else ")
             printer.print_operand(self.otherwise)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_attribute(self.source.type)
         printer.print_string(" -> ")
@@ -264,6 +276,7 @@ class _Write(IRDLOperation):
         if parser.parse_optional_keyword("combine") is not None:
             properties["combine"] = StringAttr(parser.parse_str_literal())
         mask = _parse_mask(parser)
+        attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         kind = parser.parse_type()
         parser.parse_punctuation(",")
@@ -276,6 +289,7 @@ class _Write(IRDLOperation):
                 _resolve(parser, mask, like(kind, i1)),
             ],
             properties=properties,
+            attributes=attributes,
         )
 
     def print(self, printer: Printer) -> None:
@@ -290,6 +304,7 @@ class _Write(IRDLOperation):
             printer.print_string(" combine ")
             printer.print_string_literal(self.combine.data)
         _print_mask(printer, self.mask)
+        printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")
         printer.print_attribute(self.value.type)
         printer.print_string(", ")
@@ -303,8 +318,10 @@ class _Write(IRDLOperation):
             raise VerifyException(f"`{self.name}` of {kind} has an offset of type {self.offset.type}")
         if self.mask is not None and self.mask.type != like(kind, i1):
             raise VerifyException(f"`{self.name}` of {kind} has a mask of type {self.mask.type}")
-        if self.combine is not None and isinstance(kind, VectorType):
-            raise VerifyException(f"`{self.name}` combines single elements, found {kind}")
+        if self.combine is not None:
+            verify_combine(self.name, self.combine.data, kind)
+            if is_vector(kind):
+                raise VerifyException(f"`{self.name}` combines single elements, found {kind}")
 
 
 @irdl_op_definition
@@ -377,9 +394,7 @@ class ReduceOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        combiner = COMBINERS.get(self.combiner.data)
-        if combiner is None or combiner.arity != 1:
-            raise VerifyException(f"`cpu.reduce` needs a combiner with one slot, found `{self.combiner.data}`")
+        verify_combine(self.name, self.combiner.data, self.input.type)
         if not is_vector(self.input.type) or self.result.type != self.input.type.element_type:
             raise VerifyException(f"`cpu.reduce` of {self.input.type} cannot give {self.result.type}")
 
@@ -394,7 +409,7 @@ class ExtractOp(IRDLOperation):
     name = "cpu.extract"
     input = operand_def(VectorType)
     result = result_def()
-    lane = prop_def(IntegerAttr)
+    lane = prop_def(IntegerAttr[I64])
     traits = traits_def(Pure())
     assembly_format = "$input $lane attr-dict `:` type($input) `to` type($result)"
 
@@ -416,4 +431,7 @@ class ExtractOp(IRDLOperation):
             raise VerifyException(f"`cpu.extract` takes lanes {first} to {first + count - 1} of {source}")
 
 
-Cpu = Dialect("cpu", [ParallelOp, LoadOp, StoreOp, GatherOp, ScatterOp, StepOp, TailMaskOp, ReduceOp, ExtractOp])
+Cpu = Dialect(
+    "cpu",
+    [ParallelOp, LoadOp, StoreOp, GatherOp, ScatterOp, StepOp, TailMaskOp, ReduceOp, ExtractOp, TransposeOp],
+)

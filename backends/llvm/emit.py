@@ -19,6 +19,7 @@ from tilewright.backends.llvm.emit_scalar import EMITTERS
 from tilewright.backends.llvm.target import Target
 from tilewright.backends.llvm.types import EmitError, is_float, lanes_of, llvm_type, memory_element, suffix, vector_text
 from tilewright.dialects import cpu
+from tilewright.dialects.cpu_transpose import TransposeOp
 from tilewright.dialects.type_guards import is_memref, is_vector
 
 
@@ -80,6 +81,8 @@ def _emit_op(fn: FunctionText, op: Operation) -> None:
             fn.names[op.result] = _emit_reduce(fn, op)
         case cpu.ExtractOp():
             fn.names[op.result] = _emit_extract(fn, op)
+        case TransposeOp():
+            _emit_transpose(fn, op)
         case memref.AllocaOp():
             fn.names[op.memref] = _emit_alloca(fn, op)
         case cpu.ParallelOp():
@@ -101,6 +104,24 @@ def _emit_extract(fn: FunctionText, op: cpu.ExtractOp) -> str:
     count = lanes_of(op.result.type)
     source = llvm_type(op.input.type)
     return fn.op(f"shufflevector {fn.typed(op.input)}, {source} poison, <{count} x i32> <{_lanes(lane, count)}>")
+
+
+def _emit_transpose(fn: FunctionText, op: TransposeOp) -> None:
+    """Swap the squares off the diagonal, first those of half the size, then those within each quarter, and so on."""
+    rows = [fn.name(v) for v in op.rows]
+    count, kind = len(rows), llvm_type(op.rows[0].type)
+    half = count // 2
+    while half:
+        for i in (i for i in range(count) if not i & half):
+            pair = f"shufflevector {kind} {rows[i]}, {kind} {rows[i + half]}"
+            lower = [lane if not lane & half else count + lane - half for lane in range(count)]
+            upper = [lane + half if not lane & half else count + lane for lane in range(count)]
+            rows[i], rows[i + half] = (
+                fn.op(f"{pair}, <{count} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>")
+                for lanes in (lower, upper)
+            )
+        half //= 2
+    fn.names.update(zip(op.columns, rows, strict=True))
 
 
 def _emit_alloca(fn: FunctionText, op: memref.AllocaOp) -> str:

@@ -17,6 +17,7 @@ from tilewright.backends.reference.errors import failure
 from tilewright.backends.reference.frame import Frame, Value, execute, lanes_of, run_block
 from tilewright.backends.reference.functions import constant
 from tilewright.dialects import cpu
+from tilewright.dialects.cpu_transpose import TransposeOp
 
 _CHUNKS = 3
 """How many chunks a parallel region is split into where its grain allows: some, not all equally long."""
@@ -134,6 +135,13 @@ def _(op: cpu.ExtractOp, frame: Frame) -> None:
     first, lanes = op.lane.value.data, lanes_of(op.result)
     part = frame.register(op.input)[..., first : first + lanes[0]] if lanes else frame.register(op.input)[..., first]
     frame.set(op.result, part)
+
+
+@execute.register
+def _(op: TransposeOp, frame: Frame) -> None:
+    square = torch.stack([frame.register(v) for v in op.rows], dim=-1)
+    for lane, column in enumerate(op.columns):
+        frame.set(column, square[..., lane, :])
 
 
 @execute.register

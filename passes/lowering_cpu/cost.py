@@ -15,7 +15,18 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import ConstantLike
 
 from tilewright.dialects.combiners import COMBINERS, element_type
-from tilewright.dialects.loop import ApplyOp, IntrinsicOp, LoadOp, Loop, LoopDim, ReduceOp, StoreOp, YieldOp
+from tilewright.dialects.loop import (
+    ApplyOp,
+    ForOp,
+    IntrinsicOp,
+    LoadOp,
+    Loop,
+    LoopDim,
+    NestOp,
+    ReduceOp,
+    StoreOp,
+    YieldOp,
+)
 from tilewright.dialects.sym_expr import Expr, Symbol
 from tilewright.dialects.type_guards import is_integer, is_vector
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
@@ -186,7 +197,17 @@ class CostModel:
             return 0.5
         if kind == 1:
             return (1.5 if isinstance(op, StoreOp) else 1.0) * self._registers(op, lanes)
-        return (3.0 if isinstance(op, StoreOp) else 2.0) * lanes
+        if isinstance(op, StoreOp):
+            return 3.0 * lanes
+        return (0.8 if self._lies_across(op) else 2.0) * lanes
+
+    def _lies_across(self, op: LoadOp) -> bool:
+        """Whether the elements of a load are side by side along another loop of the operation that it is in."""
+        around = op.parent_op()
+        if not isinstance(around, (NestOp, ForOp)):
+            return False
+        (expr,) = self.space.access(op.access, op.indices)
+        return any(stride(expr, self.space.symbol(i)) == 1 for i in around.indices)
 
     def cost_as_typed(self, op: Operation) -> float:
         """Return what `op` costs with the types that it has."""

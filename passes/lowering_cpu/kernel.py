@@ -29,6 +29,7 @@ from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
 from tilewright.passes.lowering_cpu.cost import CostModel
 from tilewright.passes.lowering_cpu.index_space import IndexSpace
 from tilewright.passes.lowering_cpu.loops import Body, Carried, LoopBuilder
+from tilewright.passes.lowering_cpu.packing import Packed, PackingBuilder
 from tilewright.passes.lowering_cpu.reductions import ReductionBuilder
 
 PARALLEL = "parallel"
@@ -52,6 +53,9 @@ class KernelLowering:
         self.values: dict[SSAValue, SSAValue] = {}
         self.loops = LoopBuilder(self.address, self.values.__setitem__)
         self.reductions = ReductionBuilder(self.loops, self.address, self.value, self.lower_body)
+        self.packing = PackingBuilder(self.loops, self.address)
+        self.packed: dict[Operation, Packed] = {}
+        """The loads that take their elements from a copy."""
         self.shared = False
         """Whether what is being built runs in several threads already."""
         for old, new in zip(kernel.buffers, self.block.args[:buffers], strict=True):
@@ -101,6 +105,10 @@ class KernelLowering:
         return max(1, round(self.grain_cycles / cycles))
 
     def lower_for(self, op: ForOp) -> None:
+        for load in op.block.ops:
+            packed = self.packing.pack(op, load, self.value(load.source)) if isinstance(load, LoadOp) else None
+            if packed is not None:
+                self.packed[load] = packed
         if self.shared or PARALLEL not in op.attributes:
             self.loops.serial(op, (), self.once(op))
         else:
@@ -205,8 +213,13 @@ class KernelLowering:
 
     def lower_load(self, op: LoadOp) -> SSAValue:
         kind, mask, otherwise = op.result.type, self.optional(op.mask), self.optional(op.otherwise)
-        load, offset = self.offset(op, kind)
-        access = cpu.GatherOp if load else cpu.LoadOp
+        packed = self.packed.get(op)
+        if packed is not None:
+            place = self.address.evaluate(packed.place())
+            assert isinstance(place, Lanes)
+            return self.builder.emit(cpu.LoadOp.get(packed.buffer, place.base, kind, mask=mask, otherwise=otherwise))
+        apart, offset = self.offset(op, kind)
+        access = cpu.GatherOp if apart else cpu.LoadOp
         return self.builder.emit(access.get(self.value(op.source), offset, kind, mask=mask, otherwise=otherwise))
 
     def lower_store(self, op: StoreOp) -> None:
