@@ -153,10 +153,11 @@ class LaunchOp(IRDLOperation):
         parser.parse_keyword("symbols")
         symbols = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_expr(parser))
         attributes = parser.parse_optional_attr_dict()
-        parser.parse_punctuation(":")
-        position = parser.pos
-        kinds = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-        values = parser.resolve_operands(operands, kinds, position)
+        kinds: list[Attribute] = []
+        if operands:
+            parser.parse_punctuation(":")
+            kinds = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        values = parser.resolve_operands(operands, kinds, parser.pos)
         properties: dict[str, Attribute] = {"kernel": SymbolRefAttr(name), "symbols": IntsAttr(tuple(symbols))}
         return cls.create(operands=values, properties=properties, attributes=attributes)
 
@@ -168,8 +169,9 @@ class LaunchOp(IRDLOperation):
         text = str(self.symbols).removeprefix("#sym.ints<").removesuffix(">")
         printer.print_string(f") symbols {text}")
         printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_list(self.buffers, lambda b: printer.print_attribute(b.type))
+        if self.buffers:
+            printer.print_string(" : ")
+            printer.print_list(self.buffers, lambda b: printer.print_attribute(b.type))
 
     def verify_(self) -> None:
         for buffer in self.buffers:

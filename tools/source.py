@@ -197,9 +197,13 @@ class _Parser(Parser):
             case RecursionError():
                 raise source.error("nested too deeply", self.pos) from None
             case VerifyException():
-                raise source.error(_first_line(str(error)), self.pos) from None
+                raise source.error(_first_line(str(error)), self._last_read()) from None
             case _:
-                raise source.error(f"cannot be parsed: {describe(error)}", self.pos) from None
+                raise source.error(f"cannot be parsed: {describe(error)}", self._last_read()) from None
+
+    def _last_read(self) -> int:
+        """Return the position of the last character that was read: what follows has nothing to do with the error."""
+        return max(0, len(self.lexer.input.content[: self.pos].rstrip()) - 1)
 
     def _unknown(self, error: ParseError) -> int:
         """Return the position of `error`; for an unknown name that of the name, which has been read by then."""

@@ -79,7 +79,7 @@ def test_gather_scatter_step_and_extract(run: Runner) -> None:
       %o = arith.muli %s, %two : vector<4xindex>
       %v = cpu.gather %a[%o] : !a -> vector<4xf32>
       cpu.scatter %v, %b[%s] : vector<4xf32>, !b
-      %last = cpu.extract %v 3 : i64 : vector<4xf32> to f32
+      %last = cpu.extract %v 3 : vector<4xf32> to f32
       %at = arith.constant 4 : index
       cpu.store %last, %b[%at] : f32, !b
       cpu.store %last, %b[%at] combine "sum" : f32, !b
