@@ -25,9 +25,7 @@ from tilewright.passes.pipelines import PIPELINES, load_passes
 from tilewright.tools.options import Options
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tilewright.backends.host.runtime import Program
+    from tilewright.backends.host.runtime import Constants, Program
     from tilewright.backends.llvm.jit import Function
     from tilewright.backends.llvm.target import Target
 
@@ -63,7 +61,7 @@ def compile_module(
     module: ModuleOp,
     ctx: Context,
     options: Options,
-    constants: Sequence[Tensor] = (),
+    constants: Constants = (),
     *,
     check_inputs: bool = True,
     dump: Path | None = None,

@@ -14,7 +14,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ from tilewright.dialects import host
 
 Mode = Literal["native", "python"]
 Argument = Tensor | int
+Constants: TypeAlias = Sequence[Tensor]
+"""The tensors that are a program's last arguments in every call."""
 
 # The program is calls in a row: there is nothing to optimize, and this compiles ten times faster.
 _OPTIONS = CompileOptions(opt_level=0, codegen_level=0)
@@ -83,7 +85,7 @@ class Program:
 def load_program(
     module: ModuleOp,
     kernels: Mapping[str, Function],
-    constants: Sequence[Tensor] = (),
+    constants: Constants = (),
     *,
     mode: Mode = "native",
     check_inputs: bool = True,
@@ -92,7 +94,7 @@ def load_program(
     """Load the one host program in `module`.
 
     `kernels` has the code of each kernel that is launched, by name: `void kernel(buffers.., symbols..)` on the
-    addresses of first elements. `constants` are the tensors for the last arguments. Without `check_inputs` the caller
+    addresses of first elements; one whose function in the module has `cpu.errors` returns its status. `constants` are the tensors for the last arguments. Without `check_inputs` the caller
     warrants that tensors are as the program's types say. `store` keeps compiled programs. Raises `VerifyException` if
     the program is malformed or lacks a kernel.
     """
@@ -214,7 +216,7 @@ class _PythonExecutor:
             return self._program(self._kernels, self._constants, *arguments)
 
 
-def _kernel_function(function: Function, name: str, plan: HostPlan) -> Callable[..., None]:
+def _kernel_function(function: Function, name: str, plan: HostPlan) -> Callable[..., int | None]:
     launch = next(op for op in plan.ops if isinstance(op, host.LaunchOp) and op.kernel_name == name)
     kinds = [ctypes.c_void_p] * len(launch.buffers) + [ctypes.c_int64] * len(launch.symbols.exprs)
-    return ctypes.CFUNCTYPE(None, *kinds)(function.address)
+    return ctypes.CFUNCTYPE(ctypes.c_int32 if name in plan.errors else None, *kinds)(function.address)
