@@ -38,6 +38,7 @@ from tilewright.dialects.loop_access import (
     layout_of,
     register_type,
 )
+from tilewright.dialects.loop_check import CheckOp
 from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
 from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp, ReduceOp, YieldOp
@@ -47,6 +48,7 @@ __all__ = [
     "ApplyOp",
     "Bounds",
     "CastOp",
+    "CheckOp",
     "CmpOp",
     "CombineOp",
     "ForOp",
@@ -84,5 +86,6 @@ LoopDialect = Dialect(
         SelectOp,
         CmpOp,
         IntrinsicOp,
+        CheckOp,
     ],
 )

@@ -19,7 +19,7 @@ from tilewright.dialects.arith_canonicalize import (
     integer_constant,
     is_bool,
 )
-from tilewright.dialects.loop import ApplyOp, CastOp, CmpOp, NestOp, SelectOp, StoreOp
+from tilewright.dialects.loop import ApplyOp, CastOp, CheckOp, CmpOp, NestOp, SelectOp, StoreOp
 from tilewright.dialects.type_guards import is_integer
 
 _FLOAT_BITS: dict[type[Attribute], tuple[int, int]] = {
@@ -133,7 +133,19 @@ def _apply(op: Operation) -> Folded:
     return integer_constant(int(expr), op.result.type) if expr.is_Integer else None
 
 
-LOOP_FOLDS: dict[type[Operation], Fold] = {ApplyOp: _apply, CastOp: _cast, CmpOp: _cmp, SelectOp: _select}
+def _check(op: Operation) -> Folded:
+    """A check that holds is the value it lets pass."""
+    assert isinstance(op, CheckOp)
+    return op.value if int_of(op.condition) else None
+
+
+LOOP_FOLDS: dict[type[Operation], Fold] = {
+    ApplyOp: _apply,
+    CastOp: _cast,
+    CheckOp: _check,
+    CmpOp: _cmp,
+    SelectOp: _select,
+}
 """How each operation of `loop` that folds does so."""
 
 

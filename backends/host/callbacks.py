@@ -17,7 +17,15 @@ from xdsl.ir import SSAValue
 
 from tilewright.backends.host.abi import dtype_of, last_error_text, torch_function
 from tilewright.backends.host.arguments import Value, argument_values, fill_in, find_operator
-from tilewright.backends.host.emit_llvm import CallSite, InputSite, MemorySite, NativeProgram, RankSite, Reason
+from tilewright.backends.host.emit_llvm import (
+    CallSite,
+    InputSite,
+    KernelSite,
+    MemorySite,
+    NativeProgram,
+    RankSite,
+    Reason,
+)
 from tilewright.backends.host.entry import delete_handle, new_handle, take_tensor
 from tilewright.backends.host.expressions import evaluate
 from tilewright.backends.host.frame import Frame
@@ -25,6 +33,7 @@ from tilewright.backends.host.plan import element_type, is_buffer, layout
 from tilewright.backends.host.python_support import Shape, conform, input_error, rank_error
 from tilewright.backends.host.torch_internals import Overload
 from tilewright.dialects import aten_schema, host
+from tilewright.dialects.cpu_errors import exception_of
 from tilewright.dialects.sym import free_symbols
 from tilewright.dialects.sym_expr import Symbol
 
@@ -68,6 +77,8 @@ class Callbacks:
                     raise rank_error(moment.tensor(argument), position, len(layout(argument).sizes))
                 case MemorySite(op):
                     raise RuntimeError(text or f"`{op.name}` cannot make {op.results[0].type}")
+                case KernelSite(errors):
+                    raise exception_of(errors, reason)
                 case CallSite(call):
                     self._serve_call(call, Reason(reason), text, moment)
         except BaseException as error:  # noqa: BLE001  even KeyboardInterrupt has to wait until the native frames are gone

@@ -68,7 +68,14 @@ class CallSite:
     route: Route
 
 
-Site = InputSite | RankSite | MemorySite | CallSite
+@dataclass(frozen=True)
+class KernelSite:
+    """A kernel that failed; the reason is its status."""
+
+    errors: tuple[str, ...]
+
+
+Site = InputSite | RankSite | MemorySite | CallSite | KernelSite
 
 
 @dataclass(frozen=True)
@@ -165,10 +172,17 @@ class _Emitter:
         sizes = [f"i64 {self.text.expression(e)}" for e in op.symbols.exprs]
         name = f'@"{KERNEL_PREFIX}{op.kernel_name}"'
         kinds = ", ".join(["ptr"] * len(pointers) + ["i64"] * len(sizes))
-        self.text.declare(f"declare void {name}({kinds})")
+        errors = self._plan.errors.get(op.kernel_name)
+        self.text.declare(f"declare {'i32' if errors else 'void'} {name}({kinds})")
         range_handle = self._begin_range(op.kernel_name)
-        self.text.line(f"call void {name}({', '.join(pointers + sizes)})")
+        arguments = ", ".join(pointers + sizes)
+        if not errors:
+            self.text.line(f"call void {name}({arguments})")
+            self._end_range(range_handle)
+            return
+        status = self.text.value(f"call i32 {name}({arguments})")
         self._end_range(range_handle)
+        self._check(status, KernelSite(errors), status)
 
     @_emit.register
     def _(self, op: host.CallOp) -> None:
@@ -243,10 +257,10 @@ class _Emitter:
         self.sites.append(site)
         return len(self.sites) - 1
 
-    def _call_back(self, site: int, reason: Reason) -> str:
+    def _call_back(self, site: int, reason: Reason | str) -> str:
         return self.text.value(f"call i32 %callback(i32 {site}, i32 {reason}, ptr %slots, ptr %scalars)")
 
-    def _check(self, status: str, site: Site | None, reason: Reason = Reason.FAILED) -> None:
+    def _check(self, status: str, site: Site | None, reason: Reason | str = Reason.FAILED) -> None:
         """Go on if the status is 0; else let Python mend it, if there is a site, or fail."""
         good = self.text.new_label()
         bad = self._failed if site is None else self.text.new_label()

@@ -57,7 +57,8 @@ class _Emitter:
             '"""A host program, printed by tilewright."""',
             "",
             "import torch",
-            "from tilewright.backends.host.python_support import Shape, check_input, check_rank, conform, view",
+            "from tilewright.backends.host.python_support import Shape, conform, view",
+            "from tilewright.backends.host.python_support import check_input, check_kernel, check_rank",
             "",
             "",
             f"def {FUNCTION}({', '.join(['kernels', 'constants', *inputs])}):",
@@ -112,7 +113,9 @@ class _Emitter:
     @_emit.register
     def _(self, op: host.LaunchOp) -> None:
         arguments = [f"{self._names[b]}.data_ptr()" for b in op.buffers] + [self._text(e) for e in op.symbols.exprs]
-        self._line(f"kernels[{op.kernel_name!r}]({', '.join(arguments)})")
+        call = f"kernels[{op.kernel_name!r}]({', '.join(arguments)})"
+        errors = self._plan.errors.get(op.kernel_name)
+        self._line(f"check_kernel({call}, {errors!r})" if errors else call)
 
     @_emit.register
     def _(self, op: host.CallOp) -> None:

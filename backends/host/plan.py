@@ -23,6 +23,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.host.abi import dtype_of
 from tilewright.dialects import host
+from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym import LayoutAttr
 from tilewright.dialects.sym_expr import Expr, Symbol, integer, symbol
@@ -56,6 +57,8 @@ class HostPlan:
     """The views that need a tensor object."""
     deaths: dict[Operation, tuple[SSAValue, ...]] = field(repr=False)
     """The values whose handles are given up after an operation."""
+    errors: dict[str, tuple[str, ...]] = field(repr=False)
+    """For each kernel that returns a status the texts of the exceptions that it stands for."""
 
     @property
     def name(self) -> str:
@@ -141,7 +144,17 @@ def make_plan(function: func.FuncOp) -> HostPlan:
         roots=roots,
         handles=handles | {v for v in results if v in roots},
         deaths=_deaths(ops, results, roots),
+        errors=_errors(function),
     )
+
+
+def _errors(function: func.FuncOp) -> dict[str, tuple[str, ...]]:
+    """Find the kernels beside a program that return a status."""
+    module = function.parent_op()
+    if not isinstance(module, ModuleOp):
+        return {}
+    kernels = (op for op in module.ops if isinstance(op, func.FuncOp))
+    return {kernel.sym_name.data: texts for kernel in kernels if (texts := errors_of(kernel))}
 
 
 def constant_names(function: func.FuncOp) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tilewright.backends.host.torch_internals import is_view
+from tilewright.dialects.cpu_errors import exception_of
 
 
 class Shape(NamedTuple):
@@ -62,6 +63,12 @@ def check_rank(tensor: Tensor, number: int, rank: int) -> None:
     """Raise ValueError unless an input has as many dimensions as the program was compiled for."""
     if tensor.dim() != rank:
         raise rank_error(tensor, number, rank)
+
+
+def check_kernel(status: int, errors: tuple[str, ...]) -> None:
+    """Raise the exception that the status of a kernel stands for, if it is not 0."""
+    if status:
+        raise exception_of(errors, status)
 
 
 def rank_error(tensor: Tensor, number: int, rank: int) -> ValueError:

@@ -94,9 +94,9 @@ def load_program(
     """Load the one host program in `module`.
 
     `kernels` has the code of each kernel that is launched, by name: `void kernel(buffers.., symbols..)` on the
-    addresses of first elements; one whose function in the module has `cpu.errors` returns its status. `constants` are the tensors for the last arguments. Without `check_inputs` the caller
-    warrants that tensors are as the program's types say. `store` keeps compiled programs. Raises `VerifyException` if
-    the program is malformed or lacks a kernel.
+    addresses of first elements; one whose function in the module has `cpu.errors` returns its status. `constants` are
+    the tensors for the last arguments. Without `check_inputs` the caller warrants that tensors are as the program's
+    types say. `store` keeps compiled programs. Raises `VerifyException` if the program is malformed or lacks a kernel.
     """
     plan = make_plan(find_program(module))
     if len(constants) != plan.num_constants:

@@ -1,9 +1,10 @@
 """Structured CPU operations to LLVM IR text: functions, loops, branches, threads and lanes.
 
-Each kernel becomes a function `void @k0(ptr, ptr, .., i64, ..)`: its buffers' first elements, then its symbols. Every
-decision was made by the passes before; what arrives is printed as it stands. A `cpu.parallel` body becomes a function
-of its own, called for a chunk, so that the buffers stay `noalias` parameters there; its threads come from the OpenMP
-runtime that PyTorch uses, so that both share one pool.
+Each kernel becomes a function `void @k0(ptr, ptr, .., i64, ..)`: its buffers' first elements, then its symbols. One
+with checks returns an i32, its status (`dialects/cpu_errors.py`). Every decision was made by the passes before; what
+arrives is printed as it stands. A `cpu.parallel` body becomes a function of its own, called for a chunk, so that the
+buffers stay `noalias` parameters there; its threads come from the OpenMP runtime that PyTorch uses, so that both share
+one pool.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tilewright.backends.llvm.emit_scalar import EMITTERS
 from tilewright.backends.llvm.target import Target
 from tilewright.backends.llvm.types import EmitError, is_float, lanes_of, llvm_type, memory_element, suffix, vector_text
 from tilewright.dialects import cpu
+from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.cpu_transpose import TransposeOp
 from tilewright.dialects.type_guards import is_memref, is_vector
 
@@ -32,12 +34,16 @@ def emit_module(functions: Iterable[func.FuncOp], target: Target) -> str:
 
 
 def _emit_function(module: ModuleText, function: func.FuncOp) -> None:
-    if len(function.body.blocks) != 1 or function.function_type.outputs.data:
-        raise EmitError(f"kernel `@{function.sym_name.data}` must have one block and no results")
+    results = function.function_type.outputs.data
+    if len(function.body.blocks) != 1 or len(results) != (1 if errors_of(function) else 0):
+        raise EmitError(f"kernel `@{function.sym_name.data}` must have one block and no results but a status")
     fn = FunctionText(module)
     parameters = _parameters(fn, function.body.block.args)
     _emit_block(fn, function.body.block)
-    _close(fn, f"define void @{function.sym_name.data}({parameters}) #0")
+    kind = llvm_type(results[0]) if results else "void"
+    last = function.body.block.last_op
+    returned = fn.typed(last.operands[0]) if results and isinstance(last, func.ReturnOp) else "void"
+    _close(fn, f"define {kind} @{function.sym_name.data}({parameters}) #0", returned)
 
 
 def _parameters(fn: FunctionText, values: Sequence[SSAValue]) -> str:
@@ -50,8 +56,8 @@ def _parameters(fn: FunctionText, values: Sequence[SSAValue]) -> str:
     return ", ".join(parts)
 
 
-def _close(fn: FunctionText, head: str) -> None:
-    fn.module.functions.append("\n".join([f"{head} {{", "entry:", *fn.lines, "  ret void", "}"]))
+def _close(fn: FunctionText, head: str, returned: str = "void") -> None:
+    fn.module.functions.append("\n".join([f"{head} {{", "entry:", *fn.lines, f"  ret {returned}", "}"]))
 
 
 def _emit_block(fn: FunctionText, block: Block) -> None:
@@ -166,6 +172,11 @@ def _emit_reduce(fn: FunctionText, op: cpu.ReduceOp) -> str:
     if lanes & (lanes - 1):
         raise EmitError(f"`cpu.reduce` needs a power of two of lanes, found {op.input.type}")
     text, value = llvm_type(element), fn.name(op.input)
+    if text == "i1" and op.combiner.data in ("any", "all"):
+        # One comparison of all bits; LLVM does not find that in a tree of shuffles.
+        bits = fn.op(f"bitcast {fn.typed(op.input)} to i{lanes}")
+        test = f"ne i{lanes} {bits}, 0" if op.combiner.data == "any" else f"eq i{lanes} {bits}, -1"
+        return fn.op(f"icmp {test}")
     while lanes > 1:
         half = lanes // 2
         vector = vector_text(text, lanes)

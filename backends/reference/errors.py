@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xdsl.ir import Operation
 
+from tilewright.dialects.loop_check import split_error
+
 
 class ExecutionError(Exception):
     """A program does what its dialect forbids, such as an access out of bounds, or its inputs do not fit it."""
@@ -21,6 +23,26 @@ class ExecutionError(Exception):
         if self.op is None:
             return self.message + kernel
         return f"{self.message}{kernel}\n  in: {summary(self.op)}"
+
+
+class _CheckIndexError(ExecutionError, IndexError):
+    pass
+
+
+class _CheckRuntimeError(ExecutionError, RuntimeError):
+    pass
+
+
+_CHECK_ERRORS: dict[type[Exception], type[ExecutionError]] = {
+    IndexError: _CheckIndexError,
+    RuntimeError: _CheckRuntimeError,
+}
+
+
+def check_failure(op: Operation, error: str) -> ExecutionError:
+    """Return the error of a failed check, which is also the exception that the text `error` stands for."""
+    kind, message = split_error(error)
+    return _CHECK_ERRORS[kind](message, op)
 
 
 def failure(op: Operation, message: str) -> ExecutionError:

@@ -10,9 +10,10 @@ from tilewright.backends.reference.access import view_by_layout
 from tilewright.backends.reference.aten import call
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.dtypes import memory_dtype_of
-from tilewright.backends.reference.errors import ExecutionError, failure
+from tilewright.backends.reference.errors import ExecutionError, check_failure, failure
 from tilewright.backends.reference.frame import Frame, execute, run_block
 from tilewright.dialects import host, loop
+from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym_expr import symbol
 
@@ -85,3 +86,13 @@ def _run_kernel_function(kernel: func.FuncOp, buffers: list[Buffer], sizes: list
     for argument, content in zip(kernel.body.block.args, contents, strict=True):
         frame.set(argument, content)
     run_block(kernel.body.block, frame)
+    check_status(kernel, frame)
+
+
+def check_status(kernel: func.FuncOp, frame: Frame) -> None:
+    """Raise the error that the status of a kernel stands for, if it returns one that is not 0."""
+    errors, terminator = errors_of(kernel), kernel.body.block.last_op
+    if errors and isinstance(terminator, func.ReturnOp):
+        status = frame.integer(terminator.arguments[0])
+        if status:
+            raise check_failure(terminator, errors[status - 1])

@@ -17,6 +17,7 @@ from tilewright.backends.reference.dtypes import memory_dtype, register_dtype
 from tilewright.backends.reference.errors import ExecutionError
 from tilewright.backends.reference.frame import Frame, execute, run_block
 from tilewright.backends.reference.functions import constant
+from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop import KernelOp, layout_of
 from tilewright.dialects.sym_expr import Symbol, symbol
 from tilewright.dialects.type_guards import is_integer, is_memref, is_tensor
@@ -35,7 +36,8 @@ def run_function(
 
     Each result has the layout of its type, or is a view of an input. Size symbols are read from the arguments;
     `symbols` gives those that no argument has. A kernel is run likewise, on its buffers and then the values of its
-    symbols. Raises `ExecutionError` if the inputs do not fit the types, or if the program does what it must not.
+    symbols. Raises `ExecutionError` if the inputs do not fit the types, or if the program does what it must not; it is
+    an `IndexError` or `RuntimeError` too where a check of the program fails.
     """
     callee = find_callee(module, name)
     values = {symbol(n): v for n, v in (symbols or {}).items()}
@@ -56,6 +58,9 @@ def run_function(
         for number, (argument, value) in enumerate(zip(block.args, given, strict=True)):
             frame.set(argument, _input(number, argument.type, value, frame))
         run_block(block, frame)
+        if isinstance(callee, func.FuncOp) and errors_of(callee):
+            host.check_status(callee, frame)
+            return []
         return [_output(number, value, frame) for number, value in enumerate(_returned(block))]
 
 

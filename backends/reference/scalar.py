@@ -15,7 +15,7 @@ from xdsl.ir import Operation
 
 from tilewright.backends.reference import functions as f
 from tilewright.backends.reference.dtypes import register_dtype
-from tilewright.backends.reference.errors import failure
+from tilewright.backends.reference.errors import check_failure, failure
 from tilewright.backends.reference.frame import Frame, execute, lanes_of
 from tilewright.dialects import loop
 from tilewright.dialects.type_guards import is_vector
@@ -184,6 +184,18 @@ def _(op: loop.IntrinsicOp, frame: Frame) -> None:
     if op.unsigned is not None:
         function = f.unsigned(function)
     frame.set(op.results[0], function(*(frame.register(v) for v in op.arguments)))
+
+
+@execute.register
+def _(op: loop.CheckOp, frame: Frame) -> None:
+    condition = frame.register(op.condition)
+    failed = ~condition
+    active = frame.space.active
+    if active is not None:
+        failed = failed & (active[..., None] if is_vector(op.value.type) else active)
+    if failed.any() and 0 not in frame.space.extents:
+        raise check_failure(op, op.error.data)
+    frame.set(op.result, torch.where(condition, frame.register(op.value), 0))
 
 
 @execute.register

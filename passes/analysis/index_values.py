@@ -41,10 +41,13 @@ def _is_wide(value: SSAValue) -> bool:
 
 def decide(op: CmpOp, ranges: NamedRanges) -> bool | None:
     """Return the outcome of a comparison of values made from indices, where the bounds of the loops decide it."""
-    if op.unsigned is not None or not _is_wide(op.lhs):
+    if not _is_wide(op.lhs):
         return None
     a, b = index_expr(op.lhs, ranges), index_expr(op.rhs, ranges)
     if a is None or b is None:
+        return None
+    # Of numbers that are not negative both kinds of comparison say the same.
+    if op.unsigned is not None and not all(provably_at_most(integer(0), e, ranges.ranges) for e in (a, b)):
         return None
     predicate = op.predicate.data
     if predicate in ("gt", "ge"):

@@ -10,6 +10,7 @@ from xdsl.ir import BlockArgument, Operation, SSAValue
 from tilewright.dialects.loop import (
     ApplyOp,
     CastOp,
+    CheckOp,
     IntrinsicOp,
     LoadOp,
     Loop,
@@ -31,7 +32,7 @@ _CHEAP_MATH = (
     math.TruncOp,
 )
 _CHEAP_INTRINSICS = frozenset({"isfinite", "isinf", "isnan", "sign", "signbit"})
-_FREE = (ApplyOp, CastOp, LoadOp, StoreOp, YieldOp, arith.ConstantOp, Loop)
+_FREE = (ApplyOp, CastOp, CheckOp, LoadOp, StoreOp, YieldOp, arith.ConstantOp, Loop)
 
 
 def is_heavy(op: Operation) -> bool:

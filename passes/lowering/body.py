@@ -15,6 +15,7 @@ from tilewright.dialects.loop import (
     ApplyOp,
     Bounds,
     CastOp,
+    CheckOp,
     CmpOp,
     ForOp,
     IntrinsicOp,
@@ -48,6 +49,7 @@ Index: TypeAlias = list[Expr]
 _NO_FLAGS: Mapping[str, Attribute] = {"fastmath": arith.FastMathFlagsAttr("none")}
 _NO_OVERFLOW: Mapping[str, Attribute] = {"overflowFlags": arith.IntegerOverflowAttr("none")}
 _ON_INTEGERS = frozenset({"floordiv", "fmod", "powi", "remainder", "sign", "truncdiv"})
+_DIVISIONS = frozenset({"floordiv", "fmod", "remainder", "truncdiv"})
 _INDEX_NAMES = "ijklmnpq"
 
 
@@ -187,10 +189,15 @@ class Body:
     def intrinsic(self, name: str, *operands: Value) -> Value:
         """Apply a function that arith and math lack (`INTRINSICS` in `dialects/loop_scalar.py`).
 
-        Raises `NotLoweredError` for integers where it takes floats only.
+        The program fails, as eager does, where integers are divided by zero. Raises `NotLoweredError` for integers
+        where it takes floats only.
         """
         if _is_integer(operands[0]) and name not in _ON_INTEGERS:
             raise NotLoweredError(f"`{name}` of {operands[0].type}")
+        if _is_integer(operands[0]) and name in _DIVISIONS:
+            x, y = operands
+            not_zero = self.emit(CmpOp.get("ne", y, self.constant_like(0, y)))
+            operands = (x, self.check(not_zero, y, "RuntimeError: ZeroDivisionError"))
         return self.emit(IntrinsicOp.get(name, *operands, unsigned=self._is_unsigned(operands[0])))
 
     def reciprocal(self, x: Value) -> Value:
@@ -200,6 +207,10 @@ class Body:
         """Return `x predicate y`, with predicates eq, ne, lt, le, gt, ge."""
         y = y if isinstance(y, SSAValue) else self.constant_like(y, x)
         return self.emit(CmpOp.get(predicate, x, y, unsigned=self._is_unsigned(x)))
+
+    def check(self, condition: Value, value: Value, error: str) -> Value:
+        """Return `value` where the condition holds, else zero: then the program fails with `error` (`loop.check`)."""
+        return self.emit(CheckOp.get(condition, value, error))
 
     def select(self, condition: Value, x: Value, y: Value) -> Value:
         """Return x where the condition holds, else y."""

@@ -9,8 +9,10 @@ from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects import cpu
 from tilewright.dialects.access import is_index
+from tilewright.dialects.cpu_errors import ERRORS
 from tilewright.dialects.loop import (
     ApplyOp,
+    CheckOp,
     CmpOp,
     CombineOp,
     ForOp,
@@ -26,6 +28,7 @@ from tilewright.dialects.sym_expr import Expr
 from tilewright.dialects.type_guards import is_float_constant, is_integer_constant, is_vector
 from tilewright.passes.lowering_cpu.address import AddressBuilder, Lanes
 from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
+from tilewright.passes.lowering_cpu.checks import CheckBuilder
 from tilewright.passes.lowering_cpu.cost import CostModel
 from tilewright.passes.lowering_cpu.index_space import IndexSpace
 from tilewright.passes.lowering_cpu.loops import Body, Carried, LoopBuilder
@@ -56,6 +59,7 @@ class KernelLowering:
         self.packing = PackingBuilder(self.loops, self.address)
         self.packed: dict[Operation, Packed] = {}
         """The loads that take their elements from a copy."""
+        self.checks = CheckBuilder(kernel, self.builder)
         self.shared = False
         """Whether what is being built runs in several threads already."""
         for old, new in zip(kernel.buffers, self.block.args[:buffers], strict=True):
@@ -66,15 +70,18 @@ class KernelLowering:
 
     def lower(self) -> func.FuncOp:
         """Return the function."""
+        self.checks.begin()
         for op in self.kernel.block.ops:
             if isinstance(op, NestOp):
                 self.lower_nest(op)
             else:
                 self.lower_op(op)
-        self.builder.append(func.ReturnOp())
-        kind = FunctionType.from_lists([a.type for a in self.block.args], [])
+        self.checks.end()
+        kind = FunctionType.from_lists([a.type for a in self.block.args], self.checks.result_types)
         function = func.FuncOp(self.kernel.sym_name.data, kind, Region(self.block))
         function.attributes.update(self.kernel.attributes)
+        if self.checks.errors.data:
+            function.attributes[ERRORS] = self.checks.errors
         return function
 
     def size(self, name: str) -> SSAValue:
@@ -152,6 +159,8 @@ class KernelLowering:
                 self.lower_store(op)
             case CombineOp():
                 results = self.reductions.combine(op)
+            case CheckOp():
+                results = [self.checks.lower(op, self.value(op.condition), self.value(op.value))]
             case CmpOp() if (mask := self.lane_bound(op)) is not None:
                 results = [mask]
             case arith.ConstantOp():

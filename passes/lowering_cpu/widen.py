@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from xdsl.dialects import arith, vector
-from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, VectorType
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, VectorType, i1
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -13,6 +13,7 @@ from tilewright.dialects.combiners import COMBINERS
 from tilewright.dialects.loop import (
     ApplyOp,
     Bounds,
+    CheckOp,
     CombineOp,
     ForOp,
     LoadOp,
@@ -166,6 +167,8 @@ class _Widener:
                 return self.copy_store(op)
             case ApplyOp():
                 return ApplyOp.get(op.expr, [self.value(v) for v in op.indices])
+            case CheckOp() if self.mask is not None and self.is_vector(op.operands):
+                return self.copy_check(op, self.mask)
             case ReduceOp():
                 return self.copy_reduce(op)
             case Loop():
@@ -216,6 +219,16 @@ class _Widener:
         indices = [self.value(v) for v in op.indices]
         mask = self.combined_mask(op.mask)
         return StoreOp.get(self.as_vector(op.value), op.target, op.access.exprs, indices, mask=mask)
+
+    def copy_check(self, op: CheckOp, mask: SSAValue) -> Operation:
+        """Copy a check such that it always holds in lanes beyond the loop's bounds."""
+        true = arith.ConstantOp(IntegerAttr(1, i1))
+        self.append(true)
+        beyond = arith.XOrIOp(mask, self.broadcast(true.result, InsertPoint.at_end(self.blocks[-1][0])))
+        either = arith.OrIOp(self.as_vector(op.condition), beyond.result)
+        for new in (beyond, either):
+            self.append(new)
+        return CheckOp.get(either.result, self.as_vector(op.value), op.error.data)
 
     def inner_bounds(self, op: Loop) -> Bounds:
         loops = op.loops

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import AnyFloat, IndexType
+from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerAttr, i1
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects.arith_canonicalize import float_constant, integer_constant
 from tilewright.dialects.canonicalization import constant
-from tilewright.dialects.loop import ApplyOp, IntrinsicOp, LoadOp, SelectOp, StoreOp
+from tilewright.dialects.loop import ApplyOp, CheckOp, IntrinsicOp, LoadOp, SelectOp, StoreOp
 from tilewright.dialects.sym_expr import Expr
 from tilewright.passes.analysis.accesses import IndexNames, index_map
 from tilewright.passes.rewriting.indices import from_names
@@ -66,8 +66,11 @@ class _Copier:
     def copy(self, op: Operation) -> Operation:
         found = index_map(op)
         if found is None:
+            operands = [self.value(o) for o in op.operands]
+            if isinstance(op, CheckOp) and self.at.mask is not None:
+                operands[0] = self.insert(arith.OrIOp(operands[0], self.masked_off(self.at.mask)))
             return type(op).create(
-                operands=[self.value(o) for o in op.operands],
+                operands=operands,
                 result_types=[r.type for r in op.results],
                 properties=op.properties.copy(),
                 attributes=op.attributes.copy(),
@@ -82,6 +85,11 @@ class _Copier:
             mask = self.at.mask if mask is None else self.insert(arith.AndIOp(mask, self.at.mask))
             otherwise = self.insert(_one(op.result.type)) if otherwise is None else otherwise
         return LoadOp.get(op.source, exprs, operands, mask=mask, otherwise=otherwise)
+
+    def masked_off(self, mask: SSAValue) -> SSAValue:
+        """Return whether the load's mask is false: then nothing can fail."""
+        true = self.insert(constant(IntegerAttr(1, i1)))
+        return self.insert(arith.XOrIOp(mask, true))
 
     def record(self, old: Operation, new: Operation) -> None:
         for before, after in zip(old.results, new.results, strict=True):
