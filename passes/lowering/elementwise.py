@@ -16,11 +16,12 @@ from enum import Enum, auto
 from xdsl.dialects.builtin import f32, i1
 from xdsl.ir import Attribute, SSAValue
 
+from tilewright.dialects.loop import layout_of
 from tilewright.passes.lowering.body import Body, Index, Value
 from tilewright.passes.lowering.call import Call, element_of, sizes_of
 from tilewright.passes.lowering.dtypes import Number, is_float, promote
 from tilewright.passes.lowering.errors import NotLoweredError
-from tilewright.passes.lowering.nest import broadcast, pointwise
+from tilewright.passes.lowering.nest import broadcast, nest
 
 UnaryRule = Callable[[Body, Value], Value]
 BinaryRule = Callable[[Body, Value, Value], Value]
@@ -64,12 +65,12 @@ class Elementwise:
         element = self.element(call, given)
         loads = [self._loader(call, name, given.get(name)) for name in self.operands]
 
-        def value(body: Body, index: Index) -> Value:
-            return self.rule(body, *(load(body, index) for load in loads))
+        def fill(body: Body, index: Index, destinations: Sequence[Value]) -> None:
+            value = self.rule(body, *(load(body, index) for load in loads))
+            store = body.store if self.kind in (Kind.SAME, Kind.FLOAT) else body.store_as
+            store(value, destinations[0], index)
 
-        if self.kind in (Kind.SAME, Kind.FLOAT):
-            return pointwise(call, element, value)
-        return pointwise(call, element, lambda b, i: b.cast(value(b, i), i1, b.compute))
+        return nest(call, element, layout_of(call.result).sizes, [call.result], fill)
 
     def element(self, call: Call, given: dict[str, SSAValue | Number]) -> Attribute:
         """Return the dtype that the operands meet in. Raises `NotLoweredError` if the result's is not as expected."""

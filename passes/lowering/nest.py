@@ -40,16 +40,6 @@ def nest(
     return op.results
 
 
-def pointwise(call: Call, element: Attribute, value: Callable[[Body, Index], Value]) -> Sequence[SSAValue]:
-    """Add a nest that computes each element of the result by itself, as a value of the compute type of `element`."""
-    out = call.result
-
-    def fill(body: Body, index: Index, destinations: Sequence[Value]) -> None:
-        body.store(value(body, index), destinations[0], index)
-
-    return nest(call, element, layout_of(out).sizes, [out], fill)
-
-
 def gathered(call: Call, value: Callable[[Body, Index], Value]) -> Sequence[SSAValue]:
     """Add a nest that gives each element of the result as a value of the result's own dtype, by no arithmetic."""
     out = call.result

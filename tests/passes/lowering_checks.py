@@ -65,8 +65,8 @@ def lowered_call(operator: Any, *args: Any, **kwargs: Any) -> ImportedGraph:
     given, named = tree_map_only(Tensor, placeholder, (args, kwargs))
     node = graph.call_function(operator, given, named)
     node.meta["val"] = traced
-    results = range(len(traced)) if isinstance(traced, (tuple, list)) else None
-    parts = [node] if results is None else [graph.call_function(getitem, (node, i)) for i in results]
+    several = not isinstance(traced, Tensor)
+    parts = [graph.call_function(getitem, (node, i)) for i in range(len(traced))] if several else [node]
     graph.output(tuple(parts))
     return _lower(fx.GraphModule(torch.nn.Module(), graph), ())
 
