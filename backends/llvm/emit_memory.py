@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerType
+from xdsl.dialects.builtin import BFloat16Type, IntegerType
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.backends.llvm.builder import FunctionText
@@ -22,8 +22,13 @@ from tilewright.dialects.loop_scalar import like
 
 
 def _in_memory(kind: Attribute) -> Attribute:
-    """Return the type of a value as memory holds it: a bool is a byte."""
+    """Return the type of a value as memory holds it: a bool is a byte.
+
+    A bf16 is taken as an integer: masked accesses of LLVM's own type may become calls of a runtime that is not there.
+    """
     element = element_of(kind)
+    if isinstance(element, BFloat16Type):
+        return like(kind, IntegerType(16))
     return like(kind, IntegerType(8)) if element == IntegerType(1) else kind
 
 
@@ -36,6 +41,8 @@ def _from_memory(fn: FunctionText, value: str, kind: Attribute) -> str:
     stored = _in_memory(kind)
     if stored == kind:
         return value
+    if is_float(kind):
+        return fn.op(f"bitcast {llvm_type(stored)} {value} to {llvm_type(kind)}")
     return fn.op(f"icmp ne {llvm_type(stored)} {value}, {fn.splat(stored, '0')}")
 
 
@@ -43,6 +50,8 @@ def _to_memory(fn: FunctionText, value: SSAValue) -> str:
     stored = _in_memory(value.type)
     if stored == value.type:
         return fn.name(value)
+    if is_float(value.type):
+        return fn.op(f"bitcast {fn.typed(value)} to {llvm_type(stored)}")
     return fn.op(f"zext {fn.typed(value)} to {llvm_type(stored)}")
 
 
@@ -71,7 +80,7 @@ def emit_load(fn: FunctionText, op: LoadOp) -> str:
 
 def _branch_load(fn: FunctionText, op: LoadOp, text: str, address: str, size: int) -> str:
     assert op.mask is not None
-    other = "0" if op.otherwise is None and not is_float(op.result.type) else _otherwise(fn, op)
+    other = _otherwise(fn, op)
     before, taken, after = fn.block, fn.fresh("load"), fn.fresh("next")
     fn.line(f"br i1 {fn.name(op.mask)}, label %{taken}, label %{after}")
     fn.label(taken)
@@ -120,7 +129,8 @@ def emit_store(fn: FunctionText, op: StoreOp) -> None:
     if op.combine is None:
         fn.line(f"store {text} {value}, ptr {address}, align {size}")
     else:
-        fn.line(f"atomicrmw {_atomic(op.combine.data, kind)} ptr {address}, {text} {value} monotonic, align {size}")
+        operand = fn.typed(op.value) if is_float(kind) else f"{text} {value}"
+        fn.line(f"atomicrmw {_atomic(op.combine.data, kind)} ptr {address}, {operand} monotonic, align {size}")
     if op.mask is not None:
         fn.line(f"br label %{after}")
         fn.label(after)

@@ -281,17 +281,18 @@ def _narrow_single(fn: FunctionText, value: str, target: Attribute) -> str:
     single, word = like(target, f32), like(target, IntegerType(32))
     if isinstance(element_of(target), Float16Type):
         return fn.op(f"fptrunc {llvm_type(single)} {value} to {llvm_type(target)}")
-    kind = llvm_type(word)
+    kind, test = llvm_type(word), llvm_type(like(target, IntegerType(1)))
+    # A NaN is made one that rounding leaves alone. Selecting after the rounding, on 16 bits, would go lane by lane.
+    nan = fn.op(f"fcmp uno {llvm_type(single)} {value}, {value}")
+    quiet = fn.splat(single, float_text(float("nan"), single))
+    value = fn.op(f"select {test} {nan}, {llvm_type(single)} {quiet}, {llvm_type(single)} {value}")
     bits = fn.op(f"bitcast {llvm_type(single)} {value} to {kind}")
     high = fn.op(f"lshr {kind} {bits}, {fn.splat(word, '16')}")
     odd = fn.op(f"and {kind} {high}, {fn.splat(word, '1')}")
     bias = fn.op(f"add {kind} {odd}, {fn.splat(word, '32767')}")
     rounded = fn.op(f"lshr {kind} {fn.op(f'add {kind} {bits}, {bias}')}, {fn.splat(word, '16')}")
-    nan = fn.op(f"fcmp uno {llvm_type(single)} {value}, {value}")
-    test = llvm_type(like(target, IntegerType(1)))
-    chosen = fn.op(f"select {test} {nan}, {kind} {fn.splat(word, '32704')}, {kind} {rounded}")
     short = llvm_type(like(target, IntegerType(16)))
-    return fn.op(f"bitcast {short} {fn.op(f'trunc {kind} {chosen} to {short}')} to {llvm_type(target)}")
+    return fn.op(f"bitcast {short} {fn.op(f'trunc {kind} {rounded} to {short}')} to {llvm_type(target)}")
 
 
 EMITTERS: dict[type[Operation], Emit] = {
