@@ -7,16 +7,30 @@ computed them.
 
 Before:
 ```
-%one = arith.constant 1.0 : f32
-%a = loop.load %x[%i] : tensor<8xf32, #L> -> f32
-%b = loop.load %x[%i] : tensor<8xf32, #L> -> f32
-%c = arith.mulf %b, %one : f32
-%d = arith.addf %a, %c : f32
+!X = tensor<8xf32, #sym.layout<[8], [1]>>
+func.func @twice(%x : !X) -> !X {
+  %y = loop.nest (%i : 8) outs(%o : !X) {
+    %one = arith.constant 1.0 : f32
+    %a = loop.load %x[%i] : !X -> f32
+    %b = loop.load %x[%i] : !X -> f32
+    %c = arith.mulf %b, %one : f32
+    %d = arith.addf %a, %c : f32
+    loop.store %d, %o[%i] : f32, !X
+  }
+  func.return %y : !X
+}
 ```
 After:
 ```
-%a = loop.load %x[%i] : tensor<8xf32, #L> -> f32
-%d = arith.addf %a, %a : f32
+!X = tensor<8xf32, #sym.layout<[8], [1]>>
+func.func @twice(%x : !X) -> !X {
+  %y = loop.nest (%i : 8) outs(%o : !X) {
+    %a = loop.load %x[%i] : !X -> f32
+    %d = arith.addf %a, %a : f32
+    loop.store %d, %o[%i] : f32, !X
+  }
+  func.return %y : !X
+}
 ```
 
 It leaves alone what only looks equal: `x + 0.0` (-0.0), `x * 0.0` (NaN), loads from buffers, and calls that draw random

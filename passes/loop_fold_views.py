@@ -5,12 +5,29 @@ there.
 
 Before:
 ```
-%t = loop.view %x <(d0, d1) -> (d1, d0)> : tensor<2x3xf32, #X> to tensor<3x2xf32, #T>
-%v = loop.load %t[%i, %j] : tensor<3x2xf32, #T> -> f32
+!X = tensor<2x3xf32, #sym.layout<[2, 3], [3, 1]>>
+!T = tensor<3x2xf32, #sym.layout<[3, 2], [1, 3]>>
+!Y = tensor<3x2xf32, #sym.layout<[3, 2], [2, 1]>>
+func.func @transposed(%x : !X) -> !Y {
+  %t = loop.view %x <(d0, d1) -> (d1, d0)> : !X to !T
+  %y = loop.nest (%i : 3, %j : 2) outs(%o : !Y) {
+    %v = loop.load %t[%i, %j] : !T -> f32
+    loop.store %v, %o[%i, %j] : f32, !Y
+  }
+  func.return %y : !Y
+}
 ```
 After:
 ```
-%v = loop.load %x[%j, %i] : tensor<2x3xf32, #X> -> f32
+!X = tensor<2x3xf32, #sym.layout<[2, 3], [3, 1]>>
+!Y = tensor<3x2xf32, #sym.layout<[3, 2], [2, 1]>>
+func.func @transposed(%x : !X) -> !Y {
+  %y = loop.nest (%i : 3, %j : 2) outs(%o : !Y) {
+    %v = loop.load %x[%j, %i] : !X -> f32
+    loop.store %v, %o[%i, %j] : f32, !Y
+  }
+  func.return %y : !Y
+}
 ```
 
 Views of views read the first tensor too. A view that nothing uses any more goes; one that feeds a call or is returned

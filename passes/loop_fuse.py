@@ -2,28 +2,38 @@
 
 Before:
 ```
-%a = loop.nest (%i : s0, %k : 8) outs(%o : tensor<?x8xf32, #L>) {
-  %v = loop.load %x[%i, %k] : tensor<?x8xf32, #L> -> f32
-  %e = arith.addf %v, %v : f32
-  loop.store %e, %o[%i, %k] : f32, tensor<?x8xf32, #L>
-}
-%b = loop.nest (%i : s0) outs(%o : tensor<?xf32, #M>) {
-  %s = loop.reduce "sum" (%k : 8) {
-    %v = loop.load %a[%i, %k] : tensor<?x8xf32, #L> -> f32
-    loop.yield %v : f32
-  } : f32
-  loop.store %s, %o[%i] : f32, tensor<?xf32, #M>
+!X = tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
+!Y = tensor<?xf32, #sym.layout<[s0], [1]>>
+func.func @sum_of_squares(%x : !X) -> !Y {
+  %a = loop.nest (%i : s0, %k : 8) outs(%o : !X) {
+    %v = loop.load %x[%i, %k] : !X -> f32
+    %e = arith.mulf %v, %v : f32
+    loop.store %e, %o[%i, %k] : f32, !X
+  }
+  %b = loop.nest (%i : s0) outs(%o : !Y) {
+    %s = loop.reduce "sum" (%k : 8) {
+      %v = loop.load %a[%i, %k] : !X -> f32
+      loop.yield %v : f32
+    } : f32
+    loop.store %s, %o[%i] : f32, !Y
+  }
+  func.return %b : !Y
 }
 ```
 After:
 ```
-%b = loop.nest (%i : s0) outs(%o : tensor<?xf32, #M>) {
-  %s = loop.reduce "sum" (%k : 8) {
-    %v = loop.load %x[%i, %k] : tensor<?x8xf32, #L> -> f32
-    %e = arith.addf %v, %v : f32
-    loop.yield %e : f32
-  } : f32
-  loop.store %s, %o[%i] : f32, tensor<?xf32, #M>
+!X = tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
+!Y = tensor<?xf32, #sym.layout<[s0], [1]>>
+func.func @sum_of_squares(%x : !X) -> !Y {
+  %b = loop.nest (%i : s0) outs(%o : !Y) {
+    %s = loop.reduce "sum" (%k : 8) {
+      %v = loop.load %x[%i, %k] : !X -> f32
+      %e = arith.mulf %v, %v : f32
+      loop.yield %e : f32
+    } : f32
+    loop.store %s, %o[%i] : f32, !Y
+  }
+  func.return %b : !Y
 }
 ```
 

@@ -4,15 +4,25 @@ Composed views and split or merged loops leave quotients and remainders that the
 
 Before:
 ```
-loop.nest (%i : s0, %j : 8, %k : 1) outs(%o : tensor<?x8xf32, #L>) {
-  %v = loop.load %x[(8 * %i + %j) floordiv 8, (8 * %i + %j) mod 8 + %k] : tensor<?x8xf32, #L> -> f32
-  ...
+!X = tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
+func.func @reshaped_and_back(%x : !X) -> !X {
+  %y = loop.nest (%i : s0, %j : 8, %k : 1) outs(%o : !X) {
+    %v = loop.load %x[(8 * %i + %j) floordiv 8, (8 * %i + %j) mod 8 + %k] : !X -> f32
+    loop.store %v, %o[%i, %j] : f32, !X
+  }
+  func.return %y : !X
+}
 ```
 After:
 ```
-loop.nest (%i : s0, %j : 8) outs(%o : tensor<?x8xf32, #L>) {
-  %v = loop.load %x[%i, %j] : tensor<?x8xf32, #L> -> f32
-  ...
+!X = tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>
+func.func @reshaped_and_back(%x : !X) -> !X {
+  %y = loop.nest (%i : s0, %j : 8) outs(%o : !X) {
+    %v = loop.load %x[%i, %j] : !X -> f32
+    loop.store %v, %o[%i, %j] : f32, !X
+  }
+  func.return %y : !X
+}
 ```
 
 It works on every level that has loops: on tensors, on buffers, in kernels, and on tiled loops whose bounds depend on
