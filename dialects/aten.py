@@ -39,8 +39,8 @@ from tilewright.dialects.sym_expr import Expr
 
 
 class CallEffect(MemoryEffect):
-    """A call writes where its schema says so, drawing random numbers writes the generator's state, and an unknown
-    operator may do anything; other calls are pure."""
+    """A call writes where its schema says so, drawing random numbers writes the generator's state, a call without
+    results is there for its effect, and an unknown operator may do anything; other calls are pure."""
 
     @classmethod
     def get_effects(cls, op: Operation) -> AbstractSet[EffectInstance] | None:
@@ -48,7 +48,7 @@ class CallEffect(MemoryEffect):
         schema = aten_schema.lookup(op.operator)
         if schema is None:
             return None
-        writes = schema.is_mutable or schema.is_random
+        writes = schema.is_mutable or schema.has_effect
         return {EffectInstance(MemoryEffectKind.WRITE)} if writes else set()
 
 

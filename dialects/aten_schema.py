@@ -120,6 +120,14 @@ class Schema:
         return any(a.is_write for a in self.arguments)
 
     @property
+    def has_effect(self) -> bool:
+        """Whether a call does more than write arguments and return results.
+
+        It draws random numbers, or returns nothing: it is called for the error that it raises, or for what it prints.
+        """
+        return self.is_random or not (self.returns or self.is_mutable)
+
+    @property
     def is_view(self) -> bool:
         """Whether some result may share memory with an argument that the operator does not write."""
         return any(r.alias is not None and not r.alias.is_write for r in self.returns)

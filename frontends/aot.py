@@ -29,6 +29,7 @@ def trace_and_compile(
     `compiler` is called for each functional graph, for a backward graph perhaps not before the first backward pass.
     """
     from torch._dynamo import disable
+    from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
@@ -38,16 +39,18 @@ def trace_and_compile(
 
         return compile_graph
 
-    compiled = aot_module_simplified(
-        graph_module,
-        list(example_inputs),
-        fw_compiler=boxed("forward"),
-        bw_compiler=boxed("backward"),
-        inference_compiler=boxed("inference"),
-        partition_fn=min_cut_rematerialization_partition,
-        decompositions=dict(decomposition_table()),
-        keep_inference_input_mutations=True,
-    )
+    # Tokens that order effects are made in the graph: as inputs they are tensors in tracing and None in calls.
+    with config.patch(unlift_effect_tokens=True):
+        compiled = aot_module_simplified(
+            graph_module,
+            list(example_inputs),
+            fw_compiler=boxed("forward"),
+            bw_compiler=boxed("backward"),
+            inference_compiler=boxed("inference"),
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=dict(decomposition_table()),
+            keep_inference_input_mutations=True,
+        )
     return disable(compiled, reason="tilewright has compiled it")
 
 

@@ -132,11 +132,16 @@ def _slice(x: Tensor, dim: int, start: int, end: int) -> Tensor:
     return torch.ops.aten.slice.Tensor(x, dim, start, end)
 
 
+def _neg_view(x: Tensor) -> Tensor:
+    return -x
+
+
 _OWN: dict[str, Decomposition] = {
+    "_neg_view.default": _neg_view,
     "split.Tensor": _split,
     "split_with_sizes.default": _split_with_sizes,
     "unsafe_split.Tensor": _split,
     "unsafe_split_with_sizes.default": _split_with_sizes,
     "unbind.int": _unbind,
 }
-"""Operators with several results that are views, as slices and selects."""
+"""Operators with several results that are views, as slices and selects; and a view that no kernel can read."""

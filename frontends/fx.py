@@ -36,7 +36,14 @@ from tilewright.dialects.sym_expr import Symbol
 from tilewright.frontends.arguments import ArgumentConverter, is_list, is_ssa_value
 from tilewright.frontends.locations import Locations, describe
 from tilewright.frontends.symbols import SymbolTable
-from tilewright.frontends.torch_internals import HigherOrderOperator, Overload, is_overload, schema_text
+from tilewright.frontends.torch_internals import (
+    TOKEN_OPERATORS,
+    HigherOrderOperator,
+    Overload,
+    is_overload,
+    schema_text,
+    with_effects,
+)
 from tilewright.frontends.types import TensorTypes
 from tilewright.frontends.unsupported import Unsupported
 
@@ -170,6 +177,12 @@ class _Importer:
     def add_call(self, node: fx.Node) -> None:
         target = node.target
         traced = node.meta.get("val")
+        if target in TOKEN_OPERATORS:
+            self.values[node] = None
+            return
+        if target is with_effects:
+            self.values[node] = self.call_with_effects(node, traced)
+            return
         if isinstance(target, HigherOrderOperator):
             raise Unsupported("a higher-order operator, expected an operator on tensors")
         if node.meta.get("unbacked_bindings"):
@@ -181,18 +194,33 @@ class _Importer:
             assert isinstance(values, fx.Node)
             self.values[node] = self.values[values][position]
         elif is_overload(target):
-            self.values[node] = self.call_operator(node, target, traced)
+            self.values[node] = self.call_operator(node, target, node.args, node.kwargs, traced)
         else:
             raise Unsupported(f"call of `{target}`, expected an operator")
 
-    def call_operator(self, node: fx.Node, target: Overload, traced: Any) -> Any:
-        """Add an `aten.call` and return what `node` stands for: `traced` with the tensors replaced by results."""
+    def call_with_effects(self, node: fx.Node, traced: Any) -> tuple[Any, ...]:
+        """Add the call of an operator that has an effect; return its token, which is nothing, and its results.
+
+        Tokens order such calls in the graph. Operations have an order.
+        """
+        _, target, *arguments = node.args
+        if not is_overload(target):
+            raise Unsupported(f"it calls `{target}`, expected an operator on tensors")
+        returns = len(parse_schema(schema_text(target)).returns)
+        if returns > 1:
+            return (None, *self.call_operator(node, target, arguments, node.kwargs, traced[1:]))
+        return (None, self.call_operator(node, target, arguments, node.kwargs, traced[1]))
+
+    def call_operator(
+        self, node: fx.Node, target: Overload, args: Sequence[Any], kwargs: Mapping[str, Any], traced: Any
+    ) -> Any:
+        """Add an `aten.call` and return what it stands for: `traced` with the tensors replaced by results."""
         overload = self.operators.get(target)
         if overload is None:
             overload = self.operators[target] = _Operator.of(target)
         if traced is None and overload.schema.returns:
             raise Unsupported("the graph does not hold its traced value")
-        arguments, operands = self.arguments.convert(overload.schema, node.args, node.kwargs)
+        arguments, operands = self.arguments.convert(overload.schema, args, kwargs)
         for name in overload.written:
             self.check_write(target, name, _operands_of(arguments.get(name), operands))
         kinds: list[Attribute] = []

@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 import sympy
 import torch
 from torch._decomp import global_decomposition_table
+from torch._higher_order_ops.effects import with_effects
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-__all__ = ["HigherOrderOperator", "Overload", "ShapeEnv", "torch_functions"]
+__all__ = ["HigherOrderOperator", "Overload", "ShapeEnv", "torch_functions", "with_effects"]
+
+TOKEN_OPERATORS: frozenset[object] = frozenset(
+    (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
+)
+"""What makes the first token that `with_effects` takes and consumes the last."""
 
 if TYPE_CHECKING:
     Overload: TypeAlias = OpOverload[..., Any]

@@ -8,6 +8,7 @@ import torch
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
     BFloat16Type,
+    ComplexType,
     Float8E4M3FNType,
     Float8E4M3FNUZType,
     Float8E5M2FNUZType,
@@ -44,8 +45,11 @@ ELEMENT_TYPES: dict[torch.dtype, Attribute] = {
     torch.uint16: IntegerType(16, Signedness.UNSIGNED),
     torch.uint8: IntegerType(8, Signedness.UNSIGNED),
     torch.bool: IntegerType(1),
+    torch.complex32: ComplexType(Float16Type()),
+    torch.complex64: ComplexType(Float32Type()),
+    torch.complex128: ComplexType(Float64Type()),
 }
-"""Element types by dtype. Complex and quantized dtypes are missing: nothing below this level knows them yet."""
+"""Element types by dtype. Complex tensors are for ATen calls only, and quantized dtypes are missing."""
 
 
 def element_type(dtype: torch.dtype) -> Attribute:
@@ -75,6 +79,8 @@ class TensorTypes:
         """
         if tensor.layout is not torch.strided:
             raise Unsupported(f"tensor with layout {tensor.layout}, expected a strided one")
+        if tensor.is_neg():
+            raise Unsupported("tensor whose elements are to be negated when they are read")
         key = self._symbols.key
         sizes = tuple(map(key, tensor.shape))
         strides = tuple(map(key, tensor.stride()))

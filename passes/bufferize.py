@@ -46,7 +46,7 @@ from typing import TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ComplexType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import is_side_effect_free
@@ -262,7 +262,10 @@ class _Bufferizer:
             self.hold(old, buffers[shares[0]] if same else new)
 
     def convert_copy(self, op: aten.CallOp) -> bool:
-        """Turn `aten.copy_` into a nest, unless it converts or broadcasts: then do nothing and return False."""
+        """Turn `aten.copy_` into a nest, unless it converts or broadcasts: then do nothing and return False.
+
+        Nor are complex numbers copied by a nest: memory may hold their conjugates, which only ATen knows.
+        """
         arguments = [op.arguments.data.get(name) for name in ("self", "src")]
         if len(op.operands) != 2 or arguments != [OperandAttr(0), OperandAttr(1)]:
             return False
@@ -272,6 +275,7 @@ class _Bufferizer:
         into, of = layout_of(target.type), layout_of(source.type)
         if (
             target.type.element_type != source.type.element_type
+            or isinstance(target.type.element_type, ComplexType)
             or into.device != of.device
             or not all_equal(into.sizes, of.sizes, self.ranges)
             or may_overlap(into, self.ranges)

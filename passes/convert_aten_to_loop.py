@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import ComplexType, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
@@ -42,6 +42,7 @@ from tilewright.dialects.aten import CallOp
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym import SymbolAttr
 from tilewright.dialects.sym_expr import Ranges, integer, symbol
+from tilewright.dialects.type_guards import is_tensor
 from tilewright.passes.lowering import (
     activations,
     binary,
@@ -80,6 +81,12 @@ def _on_one_device(op: CallOp) -> bool:
     return len({layout_of(v.type).device for v in (*op.operands, *op.results)}) <= 1
 
 
+def _has_complex(op: CallOp) -> bool:
+    """Whether a tensor of a call is complex: its memory may hold the conjugates, which only ATen knows."""
+    kinds = (v.type for v in (*op.operands, *op.results))
+    return any(is_tensor(kind) and isinstance(kind.element_type, ComplexType) for kind in kinds)
+
+
 def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:
     """Replace a call by what `lowering` makes of it. Return whether it has a rule for the call's arguments."""
     call = Call(op, ranges)
@@ -111,5 +118,5 @@ class ConvertAtenToLoopPass(ModulePass):
             ranges = symbol_ranges(function)
             for call in [c for c in function.walk() if isinstance(c, CallOp)]:
                 lowering = None if call.operator in self.keep else LOWERINGS.get(call.operator)
-                if lowering is not None and _on_one_device(call):
+                if lowering is not None and _on_one_device(call) and not _has_complex(call):
                     lower_call(call, lowering, ranges)

@@ -114,6 +114,8 @@ class _Operator:
     function: Overload
     arguments: Mapping[str, Value]
     is_mutable: bool
+    has_results: bool
+    """Whether None is an undefined result rather than no result."""
     shapes: Mapping[SSAValue, Shape]
     """The shapes of results in which no symbol occurs."""
 
@@ -125,11 +127,13 @@ class _Operator:
             v: shape_of_type(v, {}) for v in call.results if is_buffer(v) and not _symbols(v)
         }
         function = find_operator(call.operator)
-        return _Operator(call.operator, function, argument_values(call.arguments.data), is_mutable, shapes)
+        arguments = argument_values(call.arguments.data)
+        return _Operator(call.operator, function, arguments, is_mutable, bool(call.results), shapes)
 
     def run(self, tensors: Sequence[Tensor], sizes: Mapping[Symbol, int]) -> list[object]:
         """Call the operator as eager does; return its results, those in lists side by side."""
-        return flatten(self.function(**{n: fill_in(v, tensors, sizes) for n, v in self.arguments.items()}))
+        returned = self.function(**{n: fill_in(v, tensors, sizes) for n, v in self.arguments.items()})
+        return [] if returned is None and not self.has_results else flatten(returned)
 
 
 @dataclass(frozen=True)

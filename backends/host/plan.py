@@ -107,7 +107,10 @@ def byte_offset(value: SSAValue, root: SSAValue) -> Expr:
 
 def find_program(module: ModuleOp) -> func.FuncOp:
     """Return the host program of a module. Raises `VerifyException` unless there is exactly one."""
-    programs = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration and _is_program(op)]
+    functions = [op for op in module.ops if isinstance(op, func.FuncOp) and not op.is_declaration and _is_program(op)]
+    # A kernel of which nothing is left looks like a program.
+    launched = {op.kernel_name for f in functions for op in f.body.block.ops if isinstance(op, host.LaunchOp)}
+    programs = [f for f in functions if f.sym_name.data not in launched]
     if len(programs) != 1:
         raise VerifyException(f"expected one host program in the module, found {len(programs)}")
     return programs[0]

@@ -7,7 +7,7 @@ from typing import assert_never
 from xdsl.dialects.builtin import AnyFloat
 
 from tilewright.backends.host.abi import capabilities, torch_symbol
-from tilewright.backends.host.arguments import Size, Value, argument_values
+from tilewright.backends.host.arguments import Size, TensorOperand, Value, argument_values
 from tilewright.backends.host.plan import element_type, is_buffer, layout
 from tilewright.backends.host.shims import Shim, find_shim
 from tilewright.dialects import aten_schema, host
@@ -57,6 +57,8 @@ def choose_route(call: host.CallOp) -> Route:
         return CallbackRoute()
     given = argument_values(call.arguments.data)
     arguments = {a.name: _normalize(given.get(a.name, a.default), a.kind) for a in schema.arguments}
+    if not all(_holds_tensors(arguments[a.name]) for a in schema.arguments if a.kind.element is Element.TENSOR):
+        return CallbackRoute()
     shim = find_shim(call.operator)
     if shim is not None and _shim_fits(shim, arguments, call):
         return ShimRoute(shim, arguments)
@@ -70,6 +72,12 @@ def _normalize(value: Value, kind: Kind) -> Value:
     if kind.length is None or value is None or isinstance(value, tuple):
         return value
     return (value,) * kind.length
+
+
+def _holds_tensors(value: Value) -> bool:
+    """Whether the value of a tensor argument has no numbers, of which Python alone makes tensors."""
+    items = value if isinstance(value, tuple) else (value,)
+    return all(v is None or isinstance(v, TensorOperand) for v in items)
 
 
 def _shim_fits(shim: Shim, arguments: Mapping[str, Value], call: host.CallOp) -> bool:

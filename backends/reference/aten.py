@@ -52,7 +52,7 @@ def call(op: OperatorCall, frame: Frame) -> None:
     except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError) as error:
         raise failure(op, f"PyTorch refuses: {str(error).partition(chr(10))[0]}") from error
     _mark_written(op, frame)
-    outputs = _flattened(returned)
+    outputs = [] if returned is None and not op.outputs else _flattened(returned)
     if len(outputs) != len(op.outputs):
         raise failure(op, f"PyTorch gives {len(outputs)} results, found {len(op.outputs)} result types")
     for result, output in zip(op.outputs, outputs, strict=True):

@@ -142,9 +142,9 @@ def _effect_edges(block: Block) -> dict[Operation, list[Operation]]:
 
 
 def _touches_the_world(call: OperatorCall) -> bool:
-    """Whether a call changes more than its operands: it draws random numbers, or nobody knows what it does."""
+    """Whether a call changes more than its operands: it has an effect, or nobody knows what it does."""
     schema = aten_schema.lookup(call.operator)
-    return schema is None or schema.is_random
+    return schema is None or schema.has_effect
 
 
 def _order(accesses: Iterable[tuple[Operation, bool]], edges: dict[Operation, list[Operation]]) -> None:

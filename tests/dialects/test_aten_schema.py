@@ -147,6 +147,21 @@ def test_random_operators_are_marked() -> None:
     assert not relu.is_random
 
 
+@pytest.mark.parametrize(
+    ("name", "has_effect"),
+    [
+        ("aten._linalg_check_errors.default", True),
+        ("aten.bernoulli.p", True),
+        ("aten.relu.default", False),
+        ("aten._foreach_add_.Scalar", False),  # returns nothing, because it writes its arguments
+    ],
+)
+def test_effects(name: str, has_effect: bool) -> None:
+    schema = aten_schema.lookup(name)
+    assert schema is not None
+    assert schema.has_effect == has_effect
+
+
 def test_optional_elements() -> None:
     index = aten_schema.lookup("aten.index.Tensor")
     assert index is not None

@@ -145,7 +145,7 @@ def test_integers_beyond_64_bits_are_refused(number: int) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"dtype": torch.complex64}, "dtype torch.complex64 has no element type in the IR"),
+        ({"dtype": torch.quint8}, "dtype torch.quint8 has no element type in the IR"),
         ({"layout": torch.sparse_coo}, "layout torch.sparse_coo, expected torch.strided"),
     ],
 )

@@ -155,6 +155,42 @@ def test_errors_inside_a_call_are_eagers() -> None:
     torch.testing.assert_close(g(torch.eye(3)), f(torch.eye(3)))
 
 
+@pytest.mark.parametrize("host", ["native", "python"])
+def test_checks_for_errors_are_kept_in_forward_and_backward_graphs(host: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.linalg.inv(x) * 2
+
+    x = torch.randn(3, 3, requires_grad=True)
+    g = compiled(f, host=host)
+    y = g(x)
+    torch.testing.assert_close(y, f(x))
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x), torch.autograd.grad(f(x).sum(), x))
+    with pytest.raises(RuntimeError, match="singular"):
+        g(torch.zeros(3, 3))
+    assert tilewright.last_compile_stats()["fallbacks"] == 0
+
+
+@pytest.mark.parametrize("host", ["native", "python"])
+def test_complex_numbers_are_for_aten(host: str) -> None:
+    def f(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        spectrum = torch.fft.rfft(x * 3) * (2 - 1j)
+        z.mul_(spectrum.conj())
+        return spectrum.conj().imag + 1, z.t().reshape(-1).conj()
+
+    x, z = torch.randn(4, 8), torch.randn(4, 5) + 1j
+    ours, eagers = z.clone(), z.clone()
+    torch.testing.assert_close(compiled(f, host=host)(x, ours), f(x, eagers))
+    torch.testing.assert_close(ours, eagers)
+
+
+def test_kernels_of_which_nothing_is_left() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.cos_() + 1
+
+    x = torch.empty(0, 3)
+    assert compiled(f)(x).shape == x.shape
+
+
 def test_outputs_that_are_none_inputs_or_equal() -> None:
     def f(x: Tensor, y: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
         z = x * 2
