@@ -195,6 +195,12 @@ def _entries(names: str, overloads: str, lowering: Lowering) -> dict[str, Loweri
     return {f"aten.{name}.{overload}": lowering for name in names.split() for overload in overloads.split()}
 
 
+def _bits(name: str, lowering: Lowering) -> dict[str, Lowering]:
+    """Return the entries of an operator on bits, which has two names."""
+    entries = _entries(f"bitwise_{name}", "Tensor Scalar Scalar_Tensor", lowering)
+    return entries | _entries(f"__{name}__", "Tensor Scalar", lowering)
+
+
 def _comparisons() -> dict[str, Lowering]:
     table: dict[str, Lowering] = {}
     for predicate, long in (
@@ -213,6 +219,8 @@ def _comparisons() -> dict[str, Lowering]:
 _DIVIDE = Elementwise(Body.div, _PAIR, Kind.FLOAT, exact=("other",))
 _MULTIPLY = Elementwise(Body.mul, _PAIR, exact=("other",))
 _REMAINDER = Elementwise(_intrinsic("remainder"), _PAIR, exclude_bool=True)
+_SHIFT_LEFT = Elementwise(_shift_left, _PAIR, exclude_bool=True)
+_SHIFT_RIGHT = Elementwise(_shift_right, _PAIR, exclude_bool=True)
 _POWER = Elementwise(_power, ("self", "exponent"), exclude_bool=True)
 
 LOWERINGS: dict[str, Lowering] = {
@@ -252,19 +260,13 @@ LOWERINGS: dict[str, Lowering] = {
     **_entries("logical_and", "default", Elementwise(Body.both, _PAIR, Kind.TRUTH)),
     **_entries("logical_or", "default", Elementwise(Body.either, _PAIR, Kind.TRUTH)),
     **_entries("logical_xor", "default", Elementwise(Body.differ, _PAIR, Kind.TRUTH)),
-    **_entries("bitwise_and __and__", "Tensor Scalar Scalar_Tensor", Elementwise(Body.both, _PAIR)),
-    **_entries("bitwise_or __or__", "Tensor Scalar Scalar_Tensor", Elementwise(Body.either, _PAIR)),
-    **_entries("bitwise_xor __xor__", "Tensor Scalar Scalar_Tensor", Elementwise(Body.differ, _PAIR)),
-    **_entries(
-        "bitwise_left_shift __lshift__",
-        "Tensor Scalar Tensor_Scalar Scalar_Tensor",
-        Elementwise(_shift_left, _PAIR, exclude_bool=True),
-    ),
-    **_entries(
-        "bitwise_right_shift __rshift__",
-        "Tensor Scalar Tensor_Scalar Scalar_Tensor",
-        Elementwise(_shift_right, _PAIR, exclude_bool=True),
-    ),
+    **_bits("and", Elementwise(Body.both, _PAIR)),
+    **_bits("or", Elementwise(Body.either, _PAIR)),
+    **_bits("xor", Elementwise(Body.differ, _PAIR)),
+    **_entries("bitwise_left_shift", "Tensor Tensor_Scalar Scalar_Tensor", _SHIFT_LEFT),
+    **_entries("bitwise_right_shift", "Tensor Tensor_Scalar Scalar_Tensor", _SHIFT_RIGHT),
+    **_entries("__lshift__", "Tensor Scalar", _SHIFT_LEFT),
+    **_entries("__rshift__", "Tensor Scalar", _SHIFT_RIGHT),
     **_entries("addcmul", "default", Elementwise(_addcmul, ("self", "tensor1", "tensor2"))),
     **_entries("addcdiv", "default", Elementwise(_addcdiv, ("self", "tensor1", "tensor2"))),
     **_entries("lerp", "Tensor Scalar", Elementwise(_lerp, ("self", "end", "weight"), exact=("weight",))),

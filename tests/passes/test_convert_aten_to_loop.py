@@ -70,7 +70,7 @@ class Encoder(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         batch, length = ids.shape
-        x = self.tokens(ids) + torch.arange(length).unsqueeze(-1) / length
+        x = self.tokens(ids) + torch.arange(length, dtype=self.out.weight.dtype).unsqueeze(-1) / length
         q, k, v = (t.view(batch, length, 4, 8).transpose(1, 2) for t in self.qkv(self.norm(x)).split(32, dim=2))
         mask = torch.ones(length, length, dtype=torch.bool).tril()
         scores = (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(~mask, float("-inf"))
