@@ -179,9 +179,7 @@ class CmpOp(IRDLOperation):
 INTRINSICS: dict[str, tuple[int, str]] = {
     "asinh": (1, "inverse hyperbolic sine"),
     "acosh": (1, "inverse hyperbolic cosine"),
-    "digamma": (1, "derivative of the logarithm of the gamma function"),
     "erfc": (1, "complementary error function"),
-    "erfinv": (1, "inverse error function"),
     "exp10": (1, "ten to the power x"),
     "floordiv": (2, "quotient rounded towards negative infinity, as Python's `//`; undefined for an integer zero"),
     "fmod": (2, "remainder with the sign of the dividend, as C's fmod and %"),

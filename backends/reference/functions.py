@@ -168,9 +168,7 @@ def _exp10(x: Tensor) -> Tensor:
 INTRINSICS: dict[str, Function] = {
     "acosh": torch.acosh,
     "asinh": torch.asinh,
-    "digamma": torch.digamma,
     "erfc": torch.erfc,
-    "erfinv": torch.erfinv,
     "exp10": _exp10,
     "floordiv": floordiv,
     "fmod": fmod,

@@ -34,7 +34,7 @@ def _named(names: str) -> dict[str, Callable[..., Any]]:
 UNARY: dict[str, Unary] = {
     **_named(
         """
-    abs acos acosh asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 floor frac
+    abs acos acosh asin asinh atan atanh ceil cos cosh deg2rad erf erfc exp exp2 expm1 floor frac
     gelu hardsigmoid hardswish isfinite isinf isnan isneginf isposinf lgamma log log10 log1p log2
     log_sigmoid_forward logical_not logit mish nan_to_num neg positive rad2deg reciprocal relu relu6 round rsqrt
     sgn sigmoid sign signbit silu sin sinc sinh sqrt square tan tanh trunc
