@@ -215,8 +215,9 @@ def _pad(call: Call) -> Sequence[SSAValue]:
             places.append(index[d] - left)
             low = left if _may_be_positive(left) else None
             high = left + size if _may_be_positive(after.get(d, ZERO)) else None
-            test = _between(b, b.index_value(index[d]), low, high) if low is not None or high is not None else None
-            mask = test if mask is None or test is None else b.both(mask, test)
+            if low is not None or high is not None:
+                test = _between(b, b.index_value(index[d]), low, high)
+                mask = test if mask is None else b.both(mask, test)
         return _load_masked(b, source, places, mask, padding)
 
     return gathered(call, value)

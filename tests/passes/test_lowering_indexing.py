@@ -29,6 +29,7 @@ REARRANGED: dict[str, Unary] = {
     "cat with an empty one": lambda x: aten.cat([x, aten.slice(x, 1, 2, 2), x], 1),
     "flip": lambda x: aten.flip(x, [0, -1]),
     "pad": lambda x: aten.constant_pad_nd(x, [1, 2, 3, 0], 7),
+    "pad rows": lambda x: aten.constant_pad_nd(x, [0, 0, 1, 2], 7),
     "pad and crop": lambda x: aten.constant_pad_nd(x, [-1, 2, 1, -2, 0, 0]),
     "pad on one side": lambda x: aten.constant_pad_nd(x, [0, 2], 1),
     "repeat": lambda x: aten.repeat(x, [2, 1, 3, 2]),
