@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from xdsl.dialects import arith, vector
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, VectorType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.dialects import cpu
 
@@ -32,6 +32,7 @@ class ScopedBuilder:
     def __init__(self, block: Block):
         self._scopes = [_Scope(block, 0)]
         self._depth: dict[SSAValue, int] = dict.fromkeys(block.args, 0)
+        self._properties: dict[type[Operation], dict[str, Attribute]] = {}
 
     def push(self, block: Block, *, floor: bool = False) -> None:
         """Start building `block`, inside the one that was built so far; with `floor`, nothing moves out of it."""
@@ -109,4 +110,13 @@ class ScopedBuilder:
 
     def binary(self, kind: type[Operation], a: SSAValue, b: SSAValue) -> SSAValue:
         """Return the result of an `arith` operation on two indices, or vectors of them."""
-        return self.hoisted(kind.name, (a, b), lambda: kind(a, b))  # pyright: ignore[reportCallIssue]
+        return self.hoisted(kind.name, (a, b), lambda: self._make_binary(kind, a, b))
+
+    def _make_binary(self, kind: type[Operation], a: SSAValue, b: SSAValue) -> Operation:
+        properties = self._properties.get(kind)
+        if properties is None:
+            op = kind(a, b)  # pyright: ignore[reportCallIssue]
+            self._properties[kind] = op.properties
+            return op
+        # Several times as fast as the constructor, which works out all that is the same for each.
+        return kind.create(operands=(a, b), result_types=(a.type,), properties=properties.copy())

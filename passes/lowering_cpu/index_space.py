@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import sympy
 from xdsl.ir import BlockArgument, SSAValue
@@ -28,6 +28,7 @@ class IndexSpace:
     def __init__(self) -> None:
         self._exprs: dict[SSAValue, Expr] = {}
         self._values: dict[Symbol, SSAValue] = {}
+        self._accesses: dict[tuple[MapAttr, tuple[SSAValue, ...]], tuple[Expr, ...]] = {}
         self.ranges: dict[Symbol, tuple[Expr | None, Expr | None]] = {}
 
     def expr(self, value: SSAValue) -> Expr:
@@ -67,7 +68,11 @@ class IndexSpace:
 
     def access(self, access: MapAttr, operands: Sequence[SSAValue]) -> tuple[Expr, ...]:
         """Return the expressions of an access over this space."""
-        return tuple(self.over_operands(e, operands) for e in access.exprs)
+        key = (access, tuple(operands))
+        found = self._accesses.get(key)
+        if found is None:
+            found = self._accesses[key] = tuple(self.over_operands(e, operands) for e in access.exprs)
+        return found
 
     def to_operands(self, exprs: Iterable[Expr]) -> tuple[tuple[Expr, ...], list[SSAValue]]:
         """Return `exprs` over dims `d0`, `d1`, .. and the values that the dims stand for: the inverse of `access`."""
@@ -78,15 +83,10 @@ class IndexSpace:
 
     def loops(self, op: Loop) -> list[LoopDim]:
         """Return the loops of `op` with their bounds over this space."""
-        loops = op.loops
+        bounds = self.access(op.bounds, op.bound_operands)
         return [
-            LoopDim(
-                self.over_operands(d.lower, loops.operands),
-                self.over_operands(d.upper, loops.operands),
-                d.step,
-                d.lanes,
-            )
-            for d in loops.dims
+            LoopDim(lower, upper, d.step, d.lanes)
+            for lower, upper, d in zip(bounds[::2], bounds[1::2], op.loops.dims, strict=True)
         ]
 
     def largest_extent(self, this: LoopDim) -> int | None:
@@ -163,6 +163,7 @@ class IndexSpace:
         return expr - Mod(expr, step)
 
 
+@lru_cache(maxsize=65536)
 def stride(expr: Expr, symbol: Symbol) -> Expr | None:
     """Return `c` where `expr` is `c * symbol` plus terms without `symbol`; None where it has no such form."""
     if symbol not in expr.free_symbols:
