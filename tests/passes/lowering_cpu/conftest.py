@@ -120,13 +120,17 @@ class Kernel:
 
     def interpret(self, count: int | None = 0) -> list[Tensor]:
         """Return the outputs of the reference interpreter, after the first `count` passes."""
+        return self._interpret(self.lowered(count))
+
+    def _interpret(self, module: ModuleOp) -> list[Tensor]:
         buffers = self._fresh()
-        run_function(self.lowered(count), list(buffers.values()), "forward", self.symbols)
+        run_function(module, list(buffers.values()), "forward", self.symbols)
         return [buffers[name] for name in self.outputs]
 
-    def compile(self) -> Callable[[Sequence[Tensor]], None]:
-        """Compile the kernel and return how to call it on its buffers."""
-        kernel = next(op for op in self.lowered().ops if isinstance(op, func.FuncOp) and op.sym_name.data == "k0")
+    def compile(self, module: ModuleOp | None = None) -> Callable[[Sequence[Tensor]], None]:
+        """Compile the kernel, which `module` has lowered already, and return how to call it on its buffers."""
+        ops = (module or self.lowered()).ops
+        kernel = next(op for op in ops if isinstance(op, func.FuncOp) and op.sym_name.data == "k0")
         function = compile_kernel(kernel, native_target(), torch_symbol)
         kinds = [ctypes.c_void_p] * len(self.buffers) + [ctypes.c_int64] * len(self.symbols)
         address = ctypes.CFUNCTYPE(None, *kinds)(function.address)
@@ -138,16 +142,26 @@ class Kernel:
 
     def run(self) -> list[Tensor]:
         """Return the outputs of the machine code."""
+        return self._run(self.lowered())
+
+    def _run(self, module: ModuleOp) -> list[Tensor]:
         buffers = self._fresh()
-        self.compile()(list(buffers.values()))
+        self.compile(module)(list(buffers.values()))
         return [buffers[name] for name in self.outputs]
 
     def check(self, expected: Sequence[Tensor] | None = None, *, rtol: float = 1e-5, atol: float = 1e-5) -> None:
         """Compare each level, and the machine code, with `expected`, or else with the kernel as it was written."""
-        wanted = self.interpret() if expected is None else expected
-        for count in range(0 if expected is not None else 1, len(self.passes) + 1):
-            self._compare(f"after {count} passes", self.interpret(count), wanted, rtol, atol)
-        self._compare("as machine code", self.run(), wanted, rtol, atol)
+        module = self.parse()
+        first = self._interpret(module)
+        wanted = first if expected is None else expected
+        self._compare("as written", first, wanted, rtol, atol)
+        for lowering in self.passes:
+            before = str(module)
+            lowering.apply(Context(), module)
+            verify_module(module)
+            if str(module) != before:
+                self._compare(f"after {lowering.name}", self._interpret(module), wanted, rtol, atol)
+        self._compare("as machine code", self._run(module), wanted, rtol, atol)
 
     def _compare(self, when: str, found: Sequence[Tensor], wanted: Sequence[Tensor], rtol: float, atol: float) -> None:
         for name, ours, theirs in zip(self.outputs, found, wanted, strict=True):

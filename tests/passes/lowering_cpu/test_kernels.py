@@ -38,7 +38,7 @@ SOFTMAX = """
 
 
 @pytest.mark.parametrize("symbolic", [True, False])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (0, 5), (2, 16), (5, 100), (3, 1024), (2, 4097)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 3), (0, 5), (2, 16), (3, 100), (2, 777)])
 def test_softmax(kernel: MakeKernel, rows: int, columns: int, symbolic: bool) -> None:
     x = torch.randn(rows, columns)
     body = SOFTMAX if symbolic else SOFTMAX.replace("n1", str(columns))
@@ -143,7 +143,7 @@ def test_broadcast(kernel: MakeKernel, rows: int, columns: int) -> None:
     kernel(body, buffers, ["y"], {"n0": rows, "n1": columns}).check([(x + r) * c])
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (700, 64), (1300, 100), (0, 7)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 5), (700, 20), (600, 100), (0, 7)])
 def test_column_sums(kernel: MakeKernel, rows: int, columns: int) -> None:
     body = """
       loop.nest (%k : n1) {
@@ -162,7 +162,7 @@ def test_column_sums(kernel: MakeKernel, rows: int, columns: int) -> None:
 
 
 @pytest.mark.parametrize("symbolic", [True, False])
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 20), (64, 64), (100, 130)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 20), (64, 24), (70, 45)])
 def test_transpose(kernel: MakeKernel, rows: int, columns: int, symbolic: bool) -> None:
     body = """
       loop.nest (%i : n0, %k : n1) {
@@ -296,7 +296,7 @@ FULL_SUM = """
 """
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 4096, 100_000])
+@pytest.mark.parametrize("size", [0, 1, 15, 9000])
 def test_full_sum(kernel: MakeKernel, size: int) -> None:
     x = torch.randn(size)
     buffers = {"x": x, "y": torch.zeros(1)}
@@ -333,7 +333,7 @@ NORMALIZE_ALL = """
 """
 
 
-@pytest.mark.parametrize("size", [1, 100, 30_000])
+@pytest.mark.parametrize("size", [1, 100, 9000])
 def test_reductions_of_everything(kernel: MakeKernel, size: int) -> None:
     x = torch.randn(size)
     buffers = {"x": x, "y": torch.zeros(size), "where": torch.zeros(1, dtype=torch.int64)}
@@ -359,16 +359,16 @@ def test_a_sum_does_not_depend_on_the_number_of_threads(kernel: MakeKernel) -> N
 
 def test_sums_of_few_long_columns(kernel: MakeKernel) -> None:
     body = """
-      loop.nest (%k : 40) {
+      loop.nest (%k : 24) {
         %s = loop.reduce "sum" (%i : n0) {
-          %v = loop.load %x[%i * 40 + %k] : $x -> f32
+          %v = loop.load %x[%i * 24 + %k] : $x -> f32
           loop.yield %v : f32
         } : f32
         loop.store %s, %y[%k] : f32, $y
       }
     """
-    x = torch.randn(3000, 40)
-    kernel(body, {"x": x.flatten(), "y": torch.zeros(40)}, ["y"], {"n0": 3000}).check([x.sum(0)], rtol=1e-4, atol=1e-3)
+    x = torch.randn(1200, 24)
+    kernel(body, {"x": x.flatten(), "y": torch.zeros(24)}, ["y"], {"n0": 1200}).check([x.sum(0)], rtol=1e-4, atol=1e-3)
 
 
 def test_batch_norm_statistics(kernel: MakeKernel) -> None:
@@ -407,12 +407,12 @@ def test_layer_norm_backward_of_weight_and_bias(kernel: MakeKernel) -> None:
         .replace("%n, %g", "%n, %gv")
         .replace("%p, %g", "%p, %gv")
     )
-    x, g = torch.randn(600, 72), torch.randn(600, 72)
-    means, rstds = torch.randn(600), torch.rand(600)
+    x, g = torch.randn(100, 40), torch.randn(100, 40)
+    means, rstds = torch.randn(100), torch.rand(100)
     expected = [((x - means[:, None]) * rstds[:, None] * g).sum(0), g.sum(0)]
     buffers = {"g": g.flatten(), "x": x.flatten(), "means": means, "rstds": rstds}
-    buffers |= {"dw": torch.zeros(72), "db": torch.zeros(72)}
-    kernel(body, buffers, ["dw", "db"], {"n0": 600, "n1": 72}).check(expected, rtol=1e-4, atol=1e-3)
+    buffers |= {"dw": torch.zeros(40), "db": torch.zeros(40)}
+    kernel(body, buffers, ["dw", "db"], {"n0": 100, "n1": 40}).check(expected, rtol=1e-4, atol=1e-3)
 
 
 INTEGERS = {
