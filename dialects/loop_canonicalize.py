@@ -6,7 +6,16 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 
-from xdsl.dialects.builtin import AnyFloat, BFloat16Type, Float16Type, Float32Type, Float64Type, IndexType
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    BFloat16Type,
+    DenseArrayBase,
+    Float16Type,
+    Float32Type,
+    Float64Type,
+    IndexType,
+    i32,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
@@ -19,7 +28,7 @@ from tilewright.dialects.arith_canonicalize import (
     integer_constant,
     is_bool,
 )
-from tilewright.dialects.loop import ApplyOp, CastOp, CheckOp, CmpOp, NestOp, SelectOp, StoreOp
+from tilewright.dialects.loop import ApplyOp, CastOp, CheckOp, CmpOp, LoadOp, NestOp, SelectOp, StoreOp
 from tilewright.dialects.type_guards import is_integer
 
 _FLOAT_BITS: dict[type[Attribute], tuple[int, int]] = {
@@ -139,11 +148,29 @@ def _check(op: Operation) -> Folded:
     return op.value if int_of(op.condition) else None
 
 
+def _load(op: Operation) -> Folded:
+    """A load whose mask is false is what stands for the element."""
+    assert isinstance(op, LoadOp)
+    return op.otherwise if op.mask is not None and int_of(op.mask) == 0 else None
+
+
+def drop_true_mask(op: Operation) -> None:
+    """Take a mask that is true off a load or a store."""
+    assert isinstance(op, (LoadOp, StoreOp))
+    if op.mask is None or not int_of(op.mask):
+        return
+    plain = (op.source,) if isinstance(op, LoadOp) else (op.value, op.target)
+    segments = (1, len(op.indices), 0, 0) if isinstance(op, LoadOp) else (1, 1, len(op.indices), 0)
+    op.operands = [*plain, *op.indices]
+    op.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, segments)
+
+
 LOOP_FOLDS: dict[type[Operation], Fold] = {
     ApplyOp: _apply,
     CastOp: _cast,
     CheckOp: _check,
     CmpOp: _cmp,
+    LoadOp: _load,
     SelectOp: _select,
 }
 """How each operation of `loop` that folds does so."""

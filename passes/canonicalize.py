@@ -49,7 +49,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 from xdsl.traits import IsolatedFromAbove, IsTerminator, SymbolOpInterface, is_side_effect_free
 
-from tilewright.dialects.canonicalization import PRUNE, SCOPES, constant, fold
+from tilewright.dialects.canonicalization import PRUNE, SCOPES, SIMPLIFY, constant, fold
 
 Known = dict[Hashable, Operation]
 
@@ -95,6 +95,9 @@ def _simplify(block: Block, known: Known) -> None:
 
 def _fold(op: Operation, block: Block) -> Operation | None:
     """Fold `op`; return it, or the constant that takes its place, or None if it was equal to another value."""
+    simplify = SIMPLIFY.get(type(op))
+    if simplify is not None:
+        simplify(op)
     folded = fold(op)
     if folded is None:
         return op

@@ -19,7 +19,8 @@ _GRAPH = (
     "canonicalize",  # equal loads and dead nests go, so that fusion counts what is really there
     "loop-fuse",
     "loop-simplify-index",  # fusion substitutes indices
-    "canonicalize",  # and leaves values computed twice
+    "loop-hoist",  # and computes in each pass over a row what belongs to the row
+    "canonicalize",  # equal values that are left
 )
 """Level 0 to fused loops on tensors; the same for all targets."""
 
@@ -38,6 +39,9 @@ _BUFFERS = (
 def _cpu(lanes: int) -> tuple[str, ...]:
     """Kernels to structured CPU operations, for registers of `lanes` times 32 bits."""
     return (
+        "loop-split-ranges",
+        "loop-simplify-index",  # what a part's range decides
+        "canonicalize",  # the masks that are decided
         "loop-save-values",  # whole rows: tiling would put the loops apart
         "loop-tile",
         f"vectorize{{lanes={lanes}}}",
