@@ -107,7 +107,7 @@ class FunctionText:
         """Call an elementary function of the math library on values of type `kind`."""
         lanes = lanes_of(kind)
         element = suffix(element_of(kind))
-        if element in ("f16", "bf16"):
+        if element == "f16":
             wide = vector_text("float", lanes)
             narrow = llvm_type(kind)
             result = self._math(name, "f32", lanes, [self.op(f"fpext {narrow} {v} to {wide}") for v in values])

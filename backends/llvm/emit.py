@@ -16,9 +16,18 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.backends.llvm.builder import FunctionText, ModuleText
 from tilewright.backends.llvm.emit_memory import emit_gather, emit_load, emit_scatter, emit_store
-from tilewright.backends.llvm.emit_scalar import EMITTERS
+from tilewright.backends.llvm.emit_scalar import EMITTERS, MOVES
 from tilewright.backends.llvm.target import Target
-from tilewright.backends.llvm.types import EmitError, is_float, lanes_of, llvm_type, memory_element, suffix, vector_text
+from tilewright.backends.llvm.types import (
+    EmitError,
+    is_bf16,
+    is_float,
+    lanes_of,
+    llvm_type,
+    memory_element,
+    suffix,
+    vector_text,
+)
 from tilewright.dialects import cpu
 from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.cpu_transpose import TransposeOp
@@ -68,6 +77,8 @@ def _emit_block(fn: FunctionText, block: Block) -> None:
 def _emit_op(fn: FunctionText, op: Operation) -> None:
     emitter = EMITTERS.get(type(op))
     if emitter is not None:
+        if type(op) not in MOVES and any(is_bf16(v.type) for v in (*op.operands, *op.results)):
+            raise EmitError(f"`{op.name}` computes with bf16; it is to be cast to f32, and the result back")
         fn.names[op.results[0]] = emitter(fn, op)
         return
     match op:
@@ -169,6 +180,8 @@ _COMBINE_INTRINSIC = {
 def _emit_reduce(fn: FunctionText, op: cpu.ReduceOp) -> str:
     """Combine the upper half of the lanes with the lower until one is left."""
     element, lanes = op.result.type, lanes_of(op.input.type)
+    if is_bf16(element):
+        raise EmitError(f"`cpu.reduce` computes with {op.input.type}; it is to be cast to f32")
     if lanes & (lanes - 1):
         raise EmitError(f"`cpu.reduce` needs a power of two of lanes, found {op.input.type}")
     text, value = llvm_type(element), fn.name(op.input)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import BFloat16Type, IntegerType
+from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.backends.llvm.builder import FunctionText
 from tilewright.backends.llvm.types import (
     EmitError,
     element_of,
+    is_bf16,
     is_float,
     lanes_of,
     llvm_type,
@@ -22,14 +23,8 @@ from tilewright.dialects.loop_scalar import like
 
 
 def _in_memory(kind: Attribute) -> Attribute:
-    """Return the type of a value as memory holds it: a bool is a byte.
-
-    A bf16 is taken as an integer: masked accesses of LLVM's own type may become calls of a runtime that is not there.
-    """
-    element = element_of(kind)
-    if isinstance(element, BFloat16Type):
-        return like(kind, IntegerType(16))
-    return like(kind, IntegerType(8)) if element == IntegerType(1) else kind
+    """Return the type of a value as memory holds it: a bool is a byte."""
+    return like(kind, IntegerType(8)) if element_of(kind) == IntegerType(1) else kind
 
 
 def _address(fn: FunctionText, buffer: SSAValue, offset: SSAValue) -> str:
@@ -41,8 +36,6 @@ def _from_memory(fn: FunctionText, value: str, kind: Attribute) -> str:
     stored = _in_memory(kind)
     if stored == kind:
         return value
-    if is_float(kind):
-        return fn.op(f"bitcast {llvm_type(stored)} {value} to {llvm_type(kind)}")
     return fn.op(f"icmp ne {llvm_type(stored)} {value}, {fn.splat(stored, '0')}")
 
 
@@ -50,8 +43,6 @@ def _to_memory(fn: FunctionText, value: SSAValue) -> str:
     stored = _in_memory(value.type)
     if stored == value.type:
         return fn.name(value)
-    if is_float(value.type):
-        return fn.op(f"bitcast {fn.typed(value)} to {llvm_type(stored)}")
     return fn.op(f"zext {fn.typed(value)} to {llvm_type(stored)}")
 
 
@@ -140,7 +131,7 @@ def _atomic(combine: str, kind: Attribute) -> str:
     on_float = {"sum": "fadd", "max": "fmaximum", "min": "fminimum"}
     on_int = {"sum": "add", "max": "max", "min": "min", "umax": "umax", "umin": "umin", "any": "or", "all": "and"}
     instruction = (on_float if is_float(kind) else on_int).get(combine)
-    if instruction is None:
+    if instruction is None or is_bf16(kind):
         raise EmitError(f"there is no atomic `{combine}` of {kind}")
     return instruction
 

@@ -13,7 +13,16 @@ from xdsl.ir import Attribute, Operation
 
 from tilewright.backends.llvm.builder import FunctionText, compare
 from tilewright.backends.llvm.emit_intrinsic import emit_intrinsic
-from tilewright.backends.llvm.types import bit_width, constant_text, element_of, float_text, is_float, llvm_type, suffix
+from tilewright.backends.llvm.types import (
+    bit_width,
+    constant_text,
+    element_of,
+    float_text,
+    is_bf16,
+    is_float,
+    llvm_type,
+    suffix,
+)
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp, like
 
 Emit = Callable[[FunctionText, Operation], str]
@@ -95,6 +104,7 @@ _CONVERT: dict[type[Operation], str] = {
     arith.TruncIOp: "trunc",
     arith.BitcastOp: "bitcast",
 }
+_RESIZE = (arith.ExtFOp, arith.TruncFOp)
 _CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 _CMPF = (
     "false",
@@ -140,6 +150,13 @@ def _intrinsic(fn: FunctionText, op: Operation) -> str:
 
 def _math(fn: FunctionText, op: Operation) -> str:
     return fn.math(_MATH[type(op)], op.results[0].type, *(fn.name(o) for o in op.operands))
+
+
+def _resize_float(fn: FunctionText, op: Operation) -> str:
+    source, target = op.operands[0].type, op.results[0].type
+    if is_bf16(source) or is_bf16(target):
+        return convert(fn, fn.name(op.operands[0]), source, target, unsigned=False)
+    return _convert(fn, op)
 
 
 def _convert(fn: FunctionText, op: Operation) -> str:
@@ -266,9 +283,8 @@ def _widen_half(fn: FunctionText, value: str, source: Attribute) -> tuple[str, A
     single = like(source, f32)
     if isinstance(element_of(source), Float16Type):
         return fn.op(f"fpext {llvm_type(source)} {value} to {llvm_type(single)}"), single
-    short, word = like(source, IntegerType(16)), like(source, IntegerType(32))
-    bits = fn.op(f"bitcast {llvm_type(source)} {value} to {llvm_type(short)}")
-    wide = fn.op(f"zext {llvm_type(short)} {bits} to {llvm_type(word)}")
+    word = like(source, IntegerType(32))
+    wide = fn.op(f"zext {llvm_type(source)} {value} to {llvm_type(word)}")
     high = fn.op(f"shl {llvm_type(word)} {wide}, {fn.splat(word, '16')}")
     return fn.op(f"bitcast {llvm_type(word)} {high} to {llvm_type(single)}"), single
 
@@ -291,8 +307,7 @@ def _narrow_single(fn: FunctionText, value: str, target: Attribute) -> str:
     odd = fn.op(f"and {kind} {high}, {fn.splat(word, '1')}")
     bias = fn.op(f"add {kind} {odd}, {fn.splat(word, '32767')}")
     rounded = fn.op(f"lshr {kind} {fn.op(f'add {kind} {bits}, {bias}')}, {fn.splat(word, '16')}")
-    short = llvm_type(like(target, IntegerType(16)))
-    return fn.op(f"bitcast {short} {fn.op(f'trunc {kind} {rounded} to {short}')} to {llvm_type(target)}")
+    return fn.op(f"trunc {kind} {rounded} to {llvm_type(target)}")
 
 
 EMITTERS: dict[type[Operation], Emit] = {
@@ -301,6 +316,7 @@ EMITTERS: dict[type[Operation], Emit] = {
     **dict.fromkeys(_INTRINSIC, _intrinsic),
     **dict.fromkeys(_MATH, _math),
     **dict.fromkeys(_CONVERT, _convert),
+    **dict.fromkeys(_RESIZE, _resize_float),
     arith.ConstantOp: _constant,
     arith.NegfOp: _negf,
     arith.IndexCastOp: _index_cast,
@@ -316,3 +332,8 @@ EMITTERS: dict[type[Operation], Emit] = {
     IntrinsicOp: _loop_intrinsic,
 }
 """The operations with one result that this file has code for."""
+
+MOVES = frozenset(
+    {arith.ConstantOp, arith.SelectOp, arith.BitcastOp, vector.BroadcastOp, CastOp, SelectOp, *_RESIZE},
+)
+"""The operations of `EMITTERS` that take or give bf16."""

@@ -21,13 +21,14 @@ _FLOATS: dict[type[Attribute], str] = {
     Float64Type: "double",
     Float32Type: "float",
     Float16Type: "half",
-    BFloat16Type: "bfloat",
+    BFloat16Type: "i16",
 }
+"""A bf16 is its bits: what LLVM does with its own type may become calls of a runtime that is not there."""
 _SHORT: dict[type[Attribute], str] = {
     Float64Type: "f64",
     Float32Type: "f32",
     Float16Type: "f16",
-    BFloat16Type: "bf16",
+    BFloat16Type: "i16",
 }
 
 
@@ -48,6 +49,11 @@ def lanes_of(kind: Attribute) -> int:
 def is_float(kind: Attribute) -> bool:
     """Whether a scalar or vector is of floats."""
     return type(element_of(kind)) in _FLOATS
+
+
+def is_bf16(kind: Attribute) -> bool:
+    """Whether a scalar or vector is of bf16, which can be moved and converted but not computed with."""
+    return isinstance(element_of(kind), BFloat16Type)
 
 
 def bit_width(kind: Attribute) -> int:
@@ -98,7 +104,7 @@ def suffix(kind: Attribute) -> str:
 
 
 def float_text(value: float, kind: Attribute) -> str:
-    """Return an LLVM float constant: `value` rounded to the element type of `kind`."""
+    """Return an LLVM constant: `value` rounded to the element type of `kind`."""
     element = element_of(kind)
     if isinstance(element, Float64Type):
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
@@ -106,7 +112,7 @@ def float_text(value: float, kind: Attribute) -> str:
         return f"0xH{struct.unpack('<H', _pack_half(value))[0]:04X}"
     single = _single_bits(value)
     if isinstance(element, BFloat16Type):
-        return f"0xR{_bfloat_bits(single):04X}"
+        return str(_bfloat_bits(single))
     (widened,) = struct.unpack("<f", struct.pack("<I", single))
     return f"0x{struct.unpack('<Q', struct.pack('<d', widened))[0]:016X}"
 

@@ -263,6 +263,28 @@ def test_half_precision(kernel: MakeKernel, dtype: torch.dtype) -> None:
     kernel(body, buffers, ["y"], {"n0": 1000}).check([x.tanh() * x], rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_that_is_only_moved(kernel: MakeKernel, dtype: torch.dtype) -> None:
+    kind = "bf16" if dtype == torch.bfloat16 else "f16"
+    body = """
+      loop.nest (%i : 5) {
+        loop.for (%j : 3) {
+          %zero = arith.constant 0.0 : KIND
+          %one = arith.constant 1 : index
+          %two = arith.constant 2 : index
+          %last = loop.cmp "ge" %j, %two : index
+          %u = loop.load %x[%i] mask %last else %zero : $x -> KIND
+          %first = loop.cmp "lt" %j, %one : index
+          %v = loop.load %x[%i] mask %first else %u : $x -> KIND
+          loop.store %v, %y[3 * %i + %j] : KIND, $y
+        }
+      }
+    """.replace("KIND", kind)
+    x = torch.randn(5).to(dtype)
+    buffers = {"x": x, "y": torch.zeros(15, dtype=dtype)}
+    kernel(body, buffers, ["y"], {}).check([torch.stack([x, x * 0, x], 1).view(-1)], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("combiner", ["argmax", "argmin"])
 @pytest.mark.parametrize("columns", [1, 5, 16, 333])
 def test_arg_reductions(kernel: MakeKernel, combiner: str, columns: int) -> None:
