@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.program_attributes import verify_program
 
 
@@ -37,6 +38,7 @@ def verify_module(module: Operation) -> None:
 def _verify_attributes(function: FuncOp) -> None:
     try:
         verify_program(function)
+        errors_of(function)
     except VerifyException as error:
         raise InvalidOperation(function, str(error)) from None
 
@@ -53,6 +55,7 @@ def invalid_operations(root: Operation) -> Iterator[InvalidOperation]:
         root.verify(verify_nested_ops=False)
         if isinstance(root, FuncOp):
             verify_program(root)
+            errors_of(root)
     except VerifyException as error:
         yield InvalidOperation(root, str(error))
 
@@ -95,7 +98,11 @@ def _verify_block(block: Block, inherited: set[SSAValue]) -> None:
 
 def _describe(value: SSAValue) -> str:
     name = f"%{value.name_hint}, " if value.name_hint else ""
-    if isinstance(value, BlockArgument):
-        return f"{name}an argument of a block"
-    assert isinstance(value.owner, Operation)
-    return f"{name}the result of `{value.owner.name}`"
+    match value:
+        case BlockArgument():
+            return f"{name}an argument of a block"
+        case OpResult():
+            return f"{name}the result of `{value.op.name}`"
+        case _:
+            # The parser leaves a placeholder where a name comes to be defined in an inner scope.
+            return f"{name}a name that means nothing there"

@@ -29,7 +29,8 @@ func.func @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #sy
   func.return
 }
 ```
-The host program is left alone. Fails on an operation with a region that is not a loop.
+A kernel with checks runs to its end and returns a status (`dialects/cpu_errors.py`). The host program is left alone.
+Fails on an operation with a region that is not a loop.
 """
 
 from __future__ import annotations

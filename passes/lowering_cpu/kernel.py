@@ -202,7 +202,7 @@ class KernelLowering:
     def lane_bound(self, op: CmpOp) -> SSAValue | None:
         """Return the mask of lanes before or after a point, if that is what a comparison of indices gives."""
         bound = op.rhs.owner
-        if not is_index(op.lhs) or not isinstance(bound, vector.BroadcastOp):
+        if op.unsigned is not None or not is_index(op.lhs) or not isinstance(bound, vector.BroadcastOp):
             return None
         moving = self.address.values.get(op.lhs) or self.address.evaluate(self.space.expr(op.lhs))
         below, strict = op.predicate.data in ("lt", "le"), op.predicate.data in ("lt", "ge")
