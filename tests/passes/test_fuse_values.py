@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from xdsl.context import Context
 from xdsl.dialects import arith, func, math
-from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IndexType, ModuleOp, TensorType, f32, i1, i64
+from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    DictionaryAttr,
+    FloatAttr,
+    IndexType,
+    ModuleOp,
+    TensorType,
+    f32,
+    i1,
+    i64,
+)
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.backends.reference import run_function
@@ -37,6 +47,7 @@ from tilewright.dialects.verifier import verify_module
 from tilewright.passes.canonicalize import CanonicalizePass
 from tilewright.passes.loop_fold_views import LoopFoldViewsPass
 from tilewright.passes.loop_fuse import LoopFusePass
+from tilewright.passes.loop_hoist import LoopHoistPass
 from tilewright.passes.loop_simplify_index import LoopSimplifyIndexPass
 
 S0 = symbol("s0")
@@ -59,7 +70,7 @@ FUSE_OPTIONS = [
 
 
 def tensor(shape: Sequence[Expr], element: Attribute = f32) -> TensorType[Attribute]:
-    sizes = [int(s) if s.is_Integer else -1 for s in shape]
+    sizes = [int(s) if s.is_Integer else DYNAMIC_INDEX for s in shape]
     return TensorType(element, sizes, LayoutAttr.contiguous(shape))
 
 
@@ -254,7 +265,7 @@ def outcome(module: ModuleOp) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("fuse", FUSE_OPTIONS, ids=str)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(module=programs())
 def test_fusion_changes_no_bit(fuse: LoopFusePass, module: ModuleOp) -> None:
     ctx = Context()
@@ -267,6 +278,7 @@ def test_fusion_changes_no_bit(fuse: LoopFusePass, module: ModuleOp) -> None:
         CanonicalizePass(),
         fuse,
         LoopSimplifyIndexPass(),
+        LoopHoistPass(),
         CanonicalizePass(),
     ):
         step.apply(ctx, module)
