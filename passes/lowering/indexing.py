@@ -255,7 +255,7 @@ def _repeat(call: Call) -> Sequence[SSAValue]:
     sizes = sizes_of(source)
     added = len(layout_of(call.result).sizes) - len(sizes)
     return copied(
-        call, source, lambda i: [Mod(x, size) if size != 0 else ZERO for _, (x, size) in _sized(i[added:], sizes)]
+        call, source, lambda i: [Mod(x, size) if size != 0 else x for _, (x, size) in _sized(i[added:], sizes)]
     )
 
 
