@@ -41,7 +41,6 @@ RENAMED = """
     rad2deg.default rsub.Scalar rsub.Tensor sgn.default threshold.default threshold_backward.default
 
     _reshape_alias.default _unsafe_index.Tensor _unsafe_index_put.default _unsafe_view.default stack.default
-    take.default
 
     aminmax.default count_nonzero.default count_nonzero.dim_IntList nansum.default norm.Scalar norm.ScalarOpt_dim
     norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype std.correction std_mean.correction sum.default trace.default
@@ -132,6 +131,11 @@ def _slice(x: Tensor, dim: int, start: int, end: int) -> Tensor:
     return torch.ops.aten.slice.Tensor(x, dim, start, end)
 
 
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    # Python's `x[index]`, in the stock table, reads an index without dims while it traces.
+    return torch.ops.aten.index.Tensor(x.reshape(-1), [index])
+
+
 def _neg_view(x: Tensor) -> Tensor:
     return -x
 
@@ -142,6 +146,8 @@ _OWN: dict[str, Decomposition] = {
     "split_with_sizes.default": _split_with_sizes,
     "unsafe_split.Tensor": _split,
     "unsafe_split_with_sizes.default": _split_with_sizes,
+    "take.default": _take,
     "unbind.int": _unbind,
 }
-"""Operators with several results that are views, as slices and selects; and a view that no kernel can read."""
+"""Operators with several results that are views, as slices and selects; a view that no kernel can read; and what
+the stock table cannot trace."""

@@ -47,7 +47,7 @@ from typing import TypeVar
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ComplexType, ModuleOp
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import is_side_effect_free
 from xdsl.utils.exceptions import PassFailedException
@@ -302,11 +302,16 @@ class _Bufferizer:
         self.emit(func.ReturnOp(*results))
 
     def result(self, tensor: SSAValue) -> SSAValue:
-        """Return a buffer that holds `tensor` under its very strides, those of dims of size one included."""
+        """Return a buffer that holds `tensor` under its very strides, those of dims of size one included.
+
+        A view of an argument that is like the argument is a tensor of its own all the same.
+        """
         buffer, kind = self.exact(tensor), layout_of(tensor.type)
         assert is_memref(buffer.type)
         found = layout_of(buffer.type)
         exact = LayoutAttr.get(kind.sizes, kind.strides, found.offset, found.device)
+        if isinstance(buffer, BlockArgument) and isinstance(tensor.owner, loop.ViewOp):
+            return self.emit(host.ViewOp.get(buffer, memref_type(buffer.type.element_type, exact))).result
         return self.view(buffer, memref_type(buffer.type.element_type, exact))
 
 

@@ -134,3 +134,8 @@ def test_lists_of_views_are_single_views(name: str, args: tuple[Any, ...]) -> No
         assert torch.equal(ours, theirs)
         assert ours.stride() == theirs.stride()
         assert ours.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+
+
+def test_take_with_an_index_without_dims(graphs: Graphs) -> None:
+    module = graphs.capture(torch.take, torch.ones(3, dtype=torch.bool), torch.tensor(-1))
+    assert [call.operator for call in calls(module)] == ["aten.view.default", "aten.index.Tensor"]

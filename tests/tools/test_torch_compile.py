@@ -183,6 +183,13 @@ def test_complex_numbers_are_for_aten(host: str) -> None:
     torch.testing.assert_close(ours, eagers)
 
 
+def test_a_view_that_is_like_an_input_is_another_tensor() -> None:
+    x = torch.randn(5, 5)
+    (ours,) = compiled(lambda x: torch.unsafe_split(x, 5))(x)
+    assert ours is not x
+    assert ours.data_ptr() == x.data_ptr()
+
+
 def test_kernels_of_which_nothing_is_left() -> None:
     def f(x: Tensor) -> Tensor:
         return x.cos_() + 1
