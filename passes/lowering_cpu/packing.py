@@ -9,16 +9,16 @@ rows a power of two apart share few places in a cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from xdsl.dialects import arith, memref, scf
+import sympy
+from xdsl.dialects import arith, memref
 from xdsl.dialects.builtin import VectorType
-from xdsl.ir import Attribute, Block, Region, SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from tilewright.dialects import cpu
 from tilewright.dialects.combiners import element_type
 from tilewright.dialects.cpu_transpose import TransposeOp
-from tilewright.dialects.loop import CmpOp, ForOp, LoadOp, SelectOp, StoreOp
+from tilewright.dialects.loop import ForOp, LoadOp, StoreOp
 from tilewright.dialects.sym_expr import Expr, Symbol
 from tilewright.passes.lowering_cpu.address import AddressBuilder
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
@@ -49,10 +49,6 @@ def transposed_rectangle(space: IndexSpace, op: ForOp, load: LoadOp) -> tuple[in
     if extents[0] is None or extents[1] is None or extents[0] * extents[1] > MAX_ELEMENTS:
         return None
     return extents[0], extents[1]
-
-
-Span: TypeAlias = tuple[SSAValue, SSAValue]
-"""An index and the end of the rectangle along it."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +90,15 @@ class PackingBuilder:
         packed = Packed(buffer, element, width, across, along, (dims[0].lower, dims[1].lower))
         (expr,) = self._space.access(load.access, load.indices)
         (top, bottom), (left, right) = ((self._address.scalar(d.lower), self._address.scalar(d.upper)) for d in dims)
+        whole = [self._space.is_multiple(d.upper - d.lower, SIDE) for d in dims]
+        if dims[1].step % SIDE == 0 and op.mask is None:
+            whole[1] = True
 
         def rows(t: SSAValue, carried: Carried) -> Carried:
+            mask = None if whole[0] else self._builder.emit(cpu.TailMaskOp.get(t, bottom, SIDE))
+
             def columns(n: SSAValue, carried: Carried) -> Carried:
-                self._square(packed, source, expr, (t, bottom), (n, right))
+                self._square(packed, source, expr, t, self._numbers(n, None if whole[1] else right), mask)
                 return carried
 
             return self._loops.counted(left, right, carried, columns, SIDE)
@@ -105,55 +106,32 @@ class PackingBuilder:
         self._loops.counted(top, bottom, (), rows, SIDE)
         return packed
 
-    def _square(self, packed: Packed, source: SSAValue, expr: Expr, t: Span, n: Span) -> None:
-        """Copy the square at `t` and `n`, each given with its end."""
+    def _numbers(self, first: SSAValue, end: SSAValue | None) -> list[Expr]:
+        """Return the numbers of the rows of a square; those beyond `end`, which nobody looks at, are the last's."""
+        start = self._position(first)
+        if end is None:
+            return [start + j for j in range(SIDE)]
         builder = self._builder
-        side = builder.constant(SIDE)
-        whole = [builder.emit(CmpOp.get("le", builder.binary(arith.AddiOp, start, side), end)) for start, end in (t, n)]
-        condition = builder.emit(arith.AndIOp(whole[0], whole[1]))
-        regions: list[Region] = []
-        for masked in (False, True):
-            block = Block()
-            builder.push(block)
-            self._copy(packed, source, expr, t, n, masked)
-            builder.append(scf.YieldOp())
-            builder.pop()
-            regions.append(Region(block))
-        builder.append(scf.IfOp(condition, (), regions[0], regions[1]))
+        last = builder.binary(arith.SubiOp, end, builder.constant(1))
+        rows = (builder.binary(arith.AddiOp, first, builder.constant(j)) for j in range(1, SIDE))
+        return [start, *(self._position(builder.binary(arith.MinSIOp, row, last)) for row in rows)]
 
-    def _copy(
-        self,
-        packed: Packed,
-        source: SSAValue,
-        expr: Expr,
-        t: Span,
-        n: Span,
-        masked: bool,
+    def _square(
+        self, packed: Packed, source: SSAValue, expr: Expr, t: SSAValue, rows: list[Expr], mask: SSAValue | None
     ) -> None:
+        """Copy the square whose rows are `rows`, from element `t` of each on."""
         builder, address = self._builder, self._address
-        element = packed.element
-        at = {s: self._position(v[0]) for s, v in ((packed.across, t), (packed.along, n))}
-        kind = VectorType(element, [SIDE])
-        rows: list[SSAValue] = []
-        for j in range(SIDE):
-            moved = {packed.across: at[packed.across], packed.along: at[packed.along] + j}
-            mask = self._row_mask(t, n, j) if masked else None
-            rows.append(builder.emit(cpu.LoadOp.get(source, address.scalar(expr.xreplace(moved)), kind, mask=mask)))
-        columns = builder.append(TransposeOp.get(rows))
-        for i, column in enumerate(columns):
-            moved = {packed.across: at[packed.across] + i, packed.along: at[packed.along]}
-            place = address.scalar(packed.place().xreplace(moved))
+        across = self._position(t)
+        kind = VectorType(packed.element, [SIDE])
+        loaded: list[SSAValue] = []
+        for row in rows:
+            place = address.scalar(sympy.expand(expr.xreplace({packed.across: across, packed.along: row})))
+            loaded.append(builder.emit(cpu.LoadOp.get(source, place, kind, mask=mask)))
+        for i, column in enumerate(builder.append(TransposeOp.get(loaded))):
+            place = address.scalar(packed.place().xreplace({packed.across: across + i, packed.along: rows[0]}))
             builder.append(cpu.StoreOp.get(column, packed.buffer, place))
 
     def _position(self, index: SSAValue) -> Symbol:
         """Return the symbol of an index that is no index of the kernel."""
         self._address.values[index] = index
         return self._space.symbol(index)
-
-    def _row_mask(self, t: Span, n: Span, j: int) -> SSAValue:
-        """Return which elements of row `j` of a square are within the rectangle."""
-        builder = self._builder
-        row = builder.binary(arith.AddiOp, n[0], builder.constant(j))
-        exists = builder.emit(CmpOp.get("lt", row, n[1]))
-        end = builder.emit(SelectOp.get(exists, t[1], t[0]))
-        return builder.emit(cpu.TailMaskOp.get(t[0], end, SIDE))
