@@ -76,15 +76,18 @@ def symbol_ranges(function: FuncOp) -> Ranges:
     }
 
 
-def _on_one_device(op: CallOp) -> bool:
-    """Whether all tensors of a call are on the same device: a nest runs on one."""
-    return len({layout_of(v.type).device for v in (*op.operands, *op.results)}) <= 1
+def _fits_a_nest(op: CallOp) -> bool:
+    """Whether a call has tensors only, all on one device, where a nest runs, and none of them complex.
 
-
-def _has_complex(op: CallOp) -> bool:
-    """Whether a tensor of a call is complex: its memory may hold the conjugates, which only ATen knows."""
-    kinds = (v.type for v in (*op.operands, *op.results))
-    return any(is_tensor(kind) and isinstance(kind.element_type, ComplexType) for kind in kinds)
+    The memory of a complex tensor may hold the conjugates, which only ATen knows.
+    """
+    devices: set[str] = set()
+    for value in (*op.operands, *op.results):
+        kind = value.type
+        if not is_tensor(kind) or isinstance(kind.element_type, ComplexType):
+            return False
+        devices.add(layout_of(kind).device)
+    return len(devices) <= 1
 
 
 def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:
@@ -118,5 +121,5 @@ class ConvertAtenToLoopPass(ModulePass):
             ranges = symbol_ranges(function)
             for call in [c for c in function.walk() if isinstance(c, CallOp)]:
                 lowering = None if call.operator in self.keep else LOWERINGS.get(call.operator)
-                if lowering is not None and _on_one_device(call) and not _has_complex(call):
+                if lowering is not None and _fits_a_nest(call):
                     lower_call(call, lowering, ranges)

@@ -150,21 +150,20 @@ def _cat(call: Call) -> Sequence[SSAValue]:
     starts = list(accumulate((sizes_of(t)[d] for t in tensors), initial=ZERO))
 
     def value(b: Body, index: Index) -> Value:
-        place = b.index_value(index[d])
         result = b.constant(0, out.element_type)
         for number, tensor in reversed(list(enumerate(tensors))):
             start, end = starts[number : number + 2]
-            mask = _between(b, place, start if number else None, end if number < len(tensors) - 1 else None)
+            mask = _between(b, index[d], start if number else None, end if number < len(tensors) - 1 else None)
             result = _load_masked(b, tensor, _moved(index, d, -start), mask, result)
         return result
 
     return gathered(call, value)
 
 
-def _between(b: Body, place: Value, low: Expr | None, high: Expr | None) -> Value | None:
-    """Test whether an index value is at least `low` and below `high`; None where there is nothing to test."""
-    above = None if low is None else b.compare("ge", place, b.index_value(low))
-    below = None if high is None else b.compare("lt", place, b.index_value(high))
+def _between(b: Body, index: Expr, low: Expr | None, high: Expr | None) -> Value | None:
+    """Test whether an index is at least `low` and below `high`; None where there is nothing to test."""
+    above = None if low is None else b.compare("ge", b.index_value(index), b.index_value(low))
+    below = None if high is None else b.compare("lt", b.index_value(index), b.index_value(high))
     return b.both(above, below) if above is not None and below is not None else above or below
 
 
@@ -215,8 +214,8 @@ def _pad(call: Call) -> Sequence[SSAValue]:
             places.append(index[d] - left)
             low = left if _may_be_positive(left) else None
             high = left + size if _may_be_positive(after.get(d, ZERO)) else None
-            if low is not None or high is not None:
-                test = _between(b, b.index_value(index[d]), low, high)
+            test = _between(b, index[d], low, high)
+            if test is not None:
                 mask = test if mask is None else b.both(mask, test)
         return _load_masked(b, source, places, mask, padding)
 
@@ -286,7 +285,7 @@ def _slice_scatter(call: Call) -> Sequence[SSAValue]:
     end = start + step * sizes_of(part)[d]
 
     def value(b: Body, index: Index) -> Value:
-        mask = _between(b, b.index_value(index[d]), start, end)
+        mask = _between(b, index[d], start, end)
         assert mask is not None
         if step > 1:
             mask = b.both(mask, b.compare("eq", b.index_value(Mod(index[d] - start, integer(step))), 0))
