@@ -19,8 +19,8 @@ After:
 func.func @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #sym.layout<[n0], [1]>>, %n0 : i64) {
   %zero = arith.constant 0 : index
   %hundred = arith.constant 100 : index
-  %one = arith.constant 1 : index
   %n = arith.index_cast %n0 : i64 to index
+  %one = arith.constant 1 : index
   scf.for %i = %zero to %hundred step %one {
     %v = cpu.load %x[%i] : memref<?xf32, #sym.layout<[n0], [1]>> -> f32
     %j = arith.addi %n, %i : index
