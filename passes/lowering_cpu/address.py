@@ -117,6 +117,7 @@ class AddressBuilder:
     def _add_scalars(self, added: Sequence[SSAValue], subtracted: Sequence[SSAValue], constant: int) -> SSAValue:
         """Add up, what comes from the outermost blocks first, so that partial sums leave inner loops."""
         parts = [*((v, arith.AddiOp) for v in added), *((v, arith.SubiOp) for v in subtracted)]
+        parts = [part for part in parts if not self.builder.is_zero(part[0])]
         parts.sort(key=lambda part: self.builder.depth(part[0]))
         if constant != 0 or not parts or parts[0][1] is arith.SubiOp:
             parts.insert(0, (self.builder.constant(constant), arith.AddiOp))
@@ -133,6 +134,8 @@ class AddressBuilder:
     def _product(self, coefficient: int, factors: Sequence[Index]) -> Index:
         scalars = [f for f in factors if not isinstance(f, Lanes) and f.type == INDEX]
         others = [f for f in factors if isinstance(f, Lanes) or f.type != INDEX]
+        if any(self.builder.is_zero(s) for s in scalars):
+            return self.builder.constant(0)
         scale = self._multiply_scalars(scalars, coefficient) if scalars or coefficient != 1 else None
         if not others:
             assert scale is not None

@@ -94,6 +94,10 @@ class ScopedBuilder:
         """Whether `value` is a constant, which has one name wherever it is used."""
         return isinstance(value.owner, arith.ConstantOp)
 
+    def is_zero(self, value: SSAValue) -> bool:
+        """Whether `value` is the constant index zero."""
+        return isinstance(value.owner, arith.ConstantOp) and value.owner.value == IntegerAttr(0, INDEX)
+
     def constant(self, value: int | FloatAttr | IntegerAttr) -> SSAValue:
         """Return a constant; an int is an index."""
         attribute = IntegerAttr(value, INDEX) if isinstance(value, int) else value
