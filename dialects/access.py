@@ -89,9 +89,10 @@ def print_access(printer: Printer, expr: Expr, operands: Sequence[SSAValue]) -> 
 
 
 def print_access_list(printer: Printer, exprs: Iterable[Expr], operands: Sequence[SSAValue]) -> None:
-    """Print `[expr, ..]`."""
+    """Print `[expr, ..]`, in normal form: what is read back prints as the same text."""
+    access, values = normalize_access(exprs, operands)
     printer.print_string("[")
-    printer.print_list(exprs, lambda e: print_access(printer, e, operands))
+    printer.print_list(access.exprs, lambda e: print_access(printer, e, values))
     printer.print_string("]")
 
 

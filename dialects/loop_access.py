@@ -339,8 +339,9 @@ class ApplyOp(IRDLOperation):
         return cls.create(operands=indices, result_types=[kind], properties={"access": access}, attributes=attributes)
 
     def print(self, printer: Printer) -> None:
+        access, indices = normalize_access([self.expr], self.indices)
         printer.print_string(" (")
-        print_access(printer, self.expr, self.indices)
+        print_access(printer, access.exprs[0], indices)
         printer.print_string(")")
         printer.print_op_attributes(self.attributes)
         printer.print_string(" : ")

@@ -171,18 +171,19 @@ class Loop(IRDLOperation):
 
 def _print_loops(printer: Printer, op: Loop) -> None:
     printer.print_string("(")
-    loops = op.loops
-    for i, (d, index) in enumerate(zip(loops.dims, op.indices, strict=True)):
+    access, operands = normalize_access(op.bounds.exprs, op.bound_operands)
+    for i, (d, index) in enumerate(zip(op.loops.dims, op.indices, strict=True)):
+        lower, upper = access.exprs[2 * i : 2 * i + 2]
         printer.print_string(", " if i else "")
         printer.print_operand(index)
-        if d.lower == 0 and d.step == 1 and not d.lanes:
+        if lower == 0 and d.step == 1 and not d.lanes:
             printer.print_string(" : ")
-            print_access(printer, d.upper, loops.operands)
+            print_access(printer, upper, operands)
             continue
         printer.print_string(" = ")
-        print_access(printer, d.lower, loops.operands)
+        print_access(printer, lower, operands)
         printer.print_string(" to ")
-        print_access(printer, d.upper, loops.operands)
+        print_access(printer, upper, operands)
         if d.step != 1 or d.lanes:
             printer.print_string(f" step {d.step}")
         printer.print_string(" lanes" if d.lanes else "")

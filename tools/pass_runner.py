@@ -13,7 +13,7 @@ from xdsl.utils.exceptions import DiagnosticException, ShrinkException
 from tilewright.dialects.verifier import InvalidOperation
 from tilewright.tools.observers import Observer, Timer
 from tilewright.tools.reproducer import write_reproducer
-from tilewright.tools.source import ParsedModule, SourceError, describe, read_module
+from tilewright.tools.source import ParsedModule, SourceError, describe, one_line, read_module
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class PassRunner:
         except ShrinkException:
             raise
         except InvalidOperation as error:
-            return parsed.error_at(error.op, f"pass `{running.name}`: {error}")
+            return parsed.error_at(error.op, f"pass `{running.name}`: {one_line(str(error))}")
         except DiagnosticException as error:
-            return parsed.source.error(f"pass `{running.name}`: {error}")
+            return parsed.source.error(f"pass `{running.name}`: {one_line(str(error))}")
         except Exception as error:  # noqa: BLE001 (a bug of the pass, to be reported with what it takes to see it again)
             found = parsed.source.error(f"pass `{running.name}` crashed: {describe(error)}")
             return _extended(found, self._reproduce(number, parsed, error))

@@ -24,6 +24,9 @@ from tilewright.dialects.verifier import InvalidOperation, invalid_operations, v
 
 _UNKNOWN = re.compile(r"(?:Operation |')(?P<name>[\w.$-]+)'? is not registered")
 
+# Comments are matched to be left alone.
+_STRING = re.compile(r'//[^\n]*|"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+(?P<end>"?)')
+
 # A line of a program may hold a whole graph's types.
 _MAX_EXCERPT = 160
 
@@ -106,19 +109,34 @@ class ParsedModule:
         try:
             verify_module(self.module)
         except InvalidOperation as error:
-            for found in list(invalid_operations(self.module)) or [error]:
-                yield self.error_at(found.op, str(found))
+            yield from self._every_error() or [self.error_at(error.op, one_line(str(error)))]
         except VerifyException as error:
-            yield self.source.error(str(error))
+            yield self.source.error(one_line(str(error)))
         except RecursionError:
             yield self.source.error("operations are nested too deeply")
         except Exception as error:  # noqa: BLE001 (verifiers of xDSL raise anything)
-            yield self.source.error(f"cannot be verified: {describe(error)}")
+            yield self.error_at(self._unverifiable(), f"cannot be verified: {describe(error)}")
+
+    def _every_error(self) -> list[SourceError]:
+        """Return what is wrong with each operation by itself, or nothing if that cannot be found out."""
+        try:
+            return [self.error_at(e.op, one_line(str(e))) for e in invalid_operations(self.module)]
+        except Exception:  # noqa: BLE001 (as above)
+            return []
+
+    def _unverifiable(self) -> Operation | None:
+        """Return the first operation whose verifier raises anything."""
+        for op in self.module.walk(reverse=True):
+            try:
+                op.verify(verify_nested_ops=False)
+            except Exception:  # noqa: BLE001 (as above)
+                return op
+        return None
 
 
 def describe(error: BaseException) -> str:
     """Return the text of an exception that was not meant for users, in one line, with its type."""
-    text = " ".join(str(error).split())
+    text = one_line(str(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -150,6 +168,7 @@ def read_file(context: Context, path: str) -> ParsedModule:
 
 def read_module(context: Context, source: Source, *, implicit_module: bool = True) -> ParsedModule:
     """Parse a module. Raises `SourceError` for whatever is wrong with the text. Does not verify it."""
+    _check_strings(source)
     try:
         parser = _Parser(context, source.text, source.name)
     except ParseError as error:
@@ -160,6 +179,13 @@ def read_module(context: Context, source: Source, *, implicit_module: bool = Tru
     except Exception as error:  # noqa: BLE001 (the parser, and the constructors that it calls, raise anything)
         parser.report(source, error)
     return ParsedModule(source, module, parser.positions)
+
+
+def _check_strings(source: Source) -> None:
+    """Raise `SourceError` for a string that does not end on its line; xDSL's lexer would take forever to find out."""
+    for match in _STRING.finditer(source.text):
+        if match["end"] == "":
+            raise source.error("this string is not closed, or has an escape that does not exist", match.start())
 
 
 class _Parser(Parser):
@@ -193,11 +219,11 @@ class _Parser(Parser):
             case ParseError(msg="Could not parse entire input!"):
                 raise source.error("expected an operation", error.span.start) from None
             case ParseError():
-                raise source.error(_first_line(error.msg), self._unknown(error)) from None
+                raise source.error(one_line(error.msg), self._unknown(error)) from None
             case RecursionError():
                 raise source.error("nested too deeply", self.pos) from None
             case VerifyException():
-                raise source.error(_first_line(str(error)), self._last_read()) from None
+                raise source.error(one_line(str(error)), self._last_read()) from None
             case _:
                 raise source.error(f"cannot be parsed: {describe(error)}", self._last_read()) from None
 
@@ -212,5 +238,6 @@ class _Parser(Parser):
         return error.span.start if found < 0 else found
 
 
-def _first_line(message: str) -> str:
-    return message.strip().partition("\n")[0]
+def one_line(message: str) -> str:
+    """Return `message` without line breaks."""
+    return " ".join(message.split())
