@@ -167,7 +167,8 @@ class OptMain(xDSLOptMain):
             return errors
         try:
             with self._measure("print"):
-                outputs[-1] = self.output_resulting_program(parsed.module)
+                # One newline at the end, as in a dumped stage: xDSL writes two.
+                outputs[-1] = self.output_resulting_program(parsed.module).rstrip("\n") + "\n"
         except RecursionError:
             return [source.error("operations are nested too deeply to be printed")]
         except Exception as error:  # noqa: BLE001 (targets of xDSL raise anything)
