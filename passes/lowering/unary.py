@@ -40,9 +40,6 @@ _FUNCTIONS: dict[str, type[Operation] | str] = {
 }
 """Functions that are one operation of the math dialect, or one intrinsic by name."""
 
-_IN_PRIMS = {"erfinv": "erf_inv"}
-"""The functions that prims calls otherwise."""
-
 _ROUNDINGS: dict[str, type[Operation]] = {
     "ceil": math.CeilOp,
     "floor": math.FloorOp,
@@ -164,8 +161,7 @@ def _on_both(name: str, lowering: Lowering) -> dict[str, Lowering]:
 def _make_table() -> dict[str, Lowering]:
     table: dict[str, Lowering] = {}
     for name, operation in _FUNCTIONS.items():
-        lowering = Elementwise(_function(operation), kind=Kind.FLOAT)
-        table |= {f"aten.{name}.default": lowering, f"prims.{_IN_PRIMS.get(name, name)}.default": lowering}
+        table |= _on_both(name, Elementwise(_function(operation), kind=Kind.FLOAT))
     for name, operation in _ROUNDINGS.items():
         table |= _on_both(name, Elementwise(_rounding(operation), exclude_bool=True))
     for name, rule, kind in (
