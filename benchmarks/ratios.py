@@ -2,9 +2,9 @@
 
     python benchmarks/ratios.py [--peer inductor] [--threads 1] [WORKLOAD ...]
 
-Prints, for each workload, how many times faster than eager each backend is, and the CPU seconds of its first call. Calls
-of all backends alternate, and a time is the tenth percentile over many calls, so that other work on the machine hits all
-alike. Only ratios mean something. Inductor needs a C++ compiler; without one, leave it out with `--peer ''`.
+Prints, for each workload, how many times faster than eager each backend is, and the CPU seconds of its first call.
+Calls of all backends alternate, and a time is the tenth percentile over many calls, so that other work on the machine
+hits all alike. Only ratios mean something. Inductor needs a C++ compiler; without one, leave it out with `--peer ''`.
 """
 
 from __future__ import annotations
