@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from xdsl.dialects import func, memref, scf
-from xdsl.dialects.builtin import IntegerType
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.backends.llvm.builder import FunctionText, ModuleText
 from tilewright.backends.llvm.emit_memory import emit_gather, emit_load, emit_scatter, emit_store
-from tilewright.backends.llvm.emit_scalar import EMITTERS
+from tilewright.backends.llvm.emit_scalar import EMITTERS, MOVES
 from tilewright.backends.llvm.target import Target
 from tilewright.backends.llvm.types import (
     EmitError,
-    bit_width,
+    is_bf16,
     is_float,
     lanes_of,
     llvm_type,
@@ -32,7 +31,6 @@ from tilewright.backends.llvm.types import (
 from tilewright.dialects import cpu
 from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.cpu_transpose import TransposeOp
-from tilewright.dialects.loop_scalar import like
 from tilewright.dialects.type_guards import is_memref, is_vector
 
 
@@ -79,6 +77,8 @@ def _emit_block(fn: FunctionText, block: Block) -> None:
 def _emit_op(fn: FunctionText, op: Operation) -> None:
     emitter = EMITTERS.get(type(op))
     if emitter is not None:
+        if type(op) not in MOVES and any(is_bf16(v.type) for v in (*op.operands, *op.results)):
+            raise EmitError(f"`{op.name}` computes with bf16; it is to be cast to f32, and the result back")
         fn.names[op.results[0]] = emitter(fn, op)
         return
     match op:
@@ -125,11 +125,8 @@ def _emit_extract(fn: FunctionText, op: cpu.ExtractOp) -> str:
 
 def _emit_transpose(fn: FunctionText, op: TransposeOp) -> None:
     """Swap the squares off the diagonal, first those of half the size, then those within each quarter, and so on."""
-    source = op.rows[0].type
-    # As integers: LLVM would take vectors of bf16 apart, with calls of a runtime that is not there.
-    kind = llvm_type(like(source, IntegerType(bit_width(source))))
-    rows = [fn.op(f"bitcast {fn.typed(v)} to {kind}") for v in op.rows]
-    count = len(rows)
+    rows = [fn.name(v) for v in op.rows]
+    count, kind = len(rows), llvm_type(op.rows[0].type)
     half = count // 2
     while half:
         for i in (i for i in range(count) if not i & half):
@@ -141,8 +138,7 @@ def _emit_transpose(fn: FunctionText, op: TransposeOp) -> None:
                 for lanes in (lower, upper)
             )
         half //= 2
-    for column, row in zip(op.columns, rows, strict=True):
-        fn.names[column] = fn.op(f"bitcast {kind} {row} to {llvm_type(source)}")
+    fn.names.update(zip(op.columns, rows, strict=True))
 
 
 def _emit_alloca(fn: FunctionText, op: memref.AllocaOp) -> str:
@@ -184,6 +180,8 @@ _COMBINE_INTRINSIC = {
 def _emit_reduce(fn: FunctionText, op: cpu.ReduceOp) -> str:
     """Combine the upper half of the lanes with the lower until one is left."""
     element, lanes = op.result.type, lanes_of(op.input.type)
+    if is_bf16(element):
+        raise EmitError(f"`cpu.reduce` computes with {op.input.type}; it is to be cast to f32")
     if lanes & (lanes - 1):
         raise EmitError(f"`cpu.reduce` needs a power of two of lanes, found {op.input.type}")
     text, value = llvm_type(element), fn.name(op.input)
