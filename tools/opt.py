@@ -28,9 +28,9 @@ from tilewright.tools.entry import run_tool
 from tilewright.tools.expectations import find_expectations, mismatches
 from tilewright.tools.observers import IRPrinter, Observer, Statistics, Timer
 from tilewright.tools.opt_arguments import add_arguments
-from tilewright.tools.pass_runner import PassRunner
+from tilewright.tools.pass_runner import PassRunner, extended
 from tilewright.tools.pipeline_text import describe_pass, parse_passes
-from tilewright.tools.reproducer import read_pipeline
+from tilewright.tools.reproducer import read_pipeline, write_reproducer
 from tilewright.tools.source import ParsedModule, Source, SourceError, decode, describe, read_module, read_text
 from tilewright.tools.universe import UNIVERSE, IRFrontend, all_dialects, all_passes
 
@@ -161,8 +161,11 @@ class OptMain(xDSLOptMain):
                 errors = list(parsed.verify())
             if errors:
                 return errors
-        errors = self._check_passes(parsed) if self.args.check_passes else []
-        errors = errors or self._runner().run(parsed)
+        # A pass that fails makes the check fail too, but says itself better what is wrong.
+        check = self._check_passes(parsed) if self.args.check_passes else None
+        errors = self._runner().run(parsed)
+        if not errors and check is not None:
+            errors = [check]
         if errors:
             return errors
         try:
@@ -182,8 +185,8 @@ class OptMain(xDSLOptMain):
         verify_each = self.args.verify_each and not self.args.disable_verify
         return PassRunner(self.ctx, self.pipeline.passes, self.observers, self.timer, verify_each, self.args.reproducer)
 
-    def _check_passes(self, parsed: ParsedModule) -> list[SourceError]:
-        """Return an error that names the first pass which changes what the module computes."""
+    def _check_passes(self, parsed: ParsedModule) -> SourceError | None:
+        """Return an error that names the first pass which changes what the module computes, None if there is none."""
         from tilewright.backends.reference import ExecutionError
         from tilewright.tools import check_passes
 
@@ -197,8 +200,13 @@ class OptMain(xDSLOptMain):
                 atol=self.args.atol,
             )
         except ExecutionError as error:
-            return [parsed.source.error(f"cannot be run on made-up inputs, so its passes cannot be checked: {error}")]
-        return [] if report is None else [parsed.source.error(str(report))]
+            return parsed.source.error(f"cannot be run on made-up inputs, so its passes cannot be checked: {error}")
+        except Exception as error:  # noqa: BLE001 (a pass fails, which running the pipeline will say, or else the check)
+            return parsed.source.error(f"its passes cannot be checked: {describe(error)}")
+        if report is None:
+            return None
+        path = write_reproducer(self.args.reproducer, str(report.before), str(report.step.spec()), str(report))
+        return extended(parsed.source.error(str(report)), f"module before the pass: {path}")
 
     def _report(self, source: Source, errors: list[SourceError]) -> bool:
         """Print what is wrong, or what was expected to be and is not; return whether this is a failure."""

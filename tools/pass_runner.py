@@ -42,7 +42,7 @@ class PassRunner:
             errors = self._verify(running, parsed) if self.verify_each else []
             if errors:
                 where = self._reproduce(number, parsed, errors[0])
-                return [*errors[:-1], _extended(errors[-1], where)]
+                return [*errors[:-1], extended(errors[-1], where)]
         return []
 
     def _apply(self, number: int, parsed: ParsedModule) -> SourceError | None:
@@ -57,7 +57,7 @@ class PassRunner:
             return parsed.source.error(f"pass `{running.name}`: {one_line(str(error))}")
         except Exception as error:  # noqa: BLE001 (a bug of the pass, to be reported with what it takes to see it again)
             found = parsed.source.error(f"pass `{running.name}` crashed: {describe(error)}")
-            return _extended(found, self._reproduce(number, parsed, error))
+            return extended(found, self._reproduce(number, parsed, error))
         return None
 
     def _verify(self, running: ModulePass, parsed: ParsedModule) -> list[SourceError]:
@@ -80,6 +80,7 @@ class PassRunner:
         return f"reproducer: {path} (run with --run-reproducer)"
 
 
-def _extended(error: SourceError, line: str) -> SourceError:
+def extended(error: SourceError, line: str) -> SourceError:
+    """Return `error` with one more line below its excerpt."""
     excerpt = f"{error.excerpt}\n{line}" if error.excerpt else line
     return SourceError(error.name, error.message, error.location, excerpt)

@@ -21,10 +21,14 @@ from tilewright.tools.source import Source
 _PIPELINE = re.compile(r"^// PIPELINE:(?P<text>.*)$", re.MULTILINE)
 
 
-def write_reproducer(path: str | None, ir: str, pipeline: str, error: BaseException) -> Path:
-    """Write a reproducer and return where: at `path`, or under a name of its own in the folder for temporary files."""
-    lines = ["// RUN: tilewright-opt --run-reproducer %s", f"// PIPELINE: {pipeline}", *_trace(error)]
-    text = "\n".join((*lines, ir.rstrip(), ""))
+def write_reproducer(path: str | None, ir: str, pipeline: str, what: BaseException | str) -> Path:
+    """Write a reproducer and return where: at `path`, or under a name of its own in the folder for temporary files.
+
+    `what` happened goes into the header, an exception with its traceback.
+    """
+    text = what if isinstance(what, str) else "".join(traceback.format_exception(what))
+    header = ("RUN: tilewright-opt --run-reproducer %s", f"PIPELINE: {pipeline}", *text.splitlines())
+    text = "\n".join((*(f"// {line}".rstrip() for line in header), ir.rstrip(), ""))
     if path is None:
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         name = re.sub(r"[^a-z0-9-].*", "", pipeline) or "pipeline"
@@ -32,11 +36,6 @@ def write_reproducer(path: str | None, ir: str, pipeline: str, error: BaseExcept
     found = Path(path)
     found.write_text(text, encoding="utf-8")
     return found
-
-
-def _trace(error: BaseException) -> list[str]:
-    text = "".join(traceback.format_exception(error))
-    return [f"// {line}".rstrip() for line in text.splitlines()]
 
 
 def read_pipeline(source: Source) -> str:
