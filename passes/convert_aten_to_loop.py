@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ComplexType, DictionaryAttr, ModuleOp
+from xdsl.dialects.builtin import ComplexType, DictionaryAttr, ModuleOp, NoneType
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
@@ -45,11 +45,15 @@ from tilewright.dialects.sym_expr import Ranges, integer, symbol
 from tilewright.dialects.type_guards import is_tensor
 from tilewright.passes.lowering import (
     activations,
+    batch_norm,
     binary,
     casts,
     creation,
+    group_norm,
     indexing,
+    losses,
     norms,
+    norms_backward,
     reductions,
     softmax,
     unary,
@@ -58,7 +62,22 @@ from tilewright.passes.lowering import (
 from tilewright.passes.lowering.call import Call, Lowering
 from tilewright.passes.lowering.errors import NotLoweredError
 
-_FAMILIES = (activations, binary, casts, creation, indexing, norms, reductions, softmax, unary, views)
+_FAMILIES = (
+    activations,
+    batch_norm,
+    binary,
+    casts,
+    creation,
+    group_norm,
+    indexing,
+    losses,
+    norms,
+    norms_backward,
+    reductions,
+    softmax,
+    unary,
+    views,
+)
 
 LOWERINGS: dict[str, Lowering] = {name: lower for family in _FAMILIES for name, lower in family.LOWERINGS.items()}
 """What lowers each operator, by its name with overload."""
@@ -84,6 +103,8 @@ def _fits_a_nest(op: CallOp) -> bool:
     devices: set[str] = set()
     for value in (*op.operands, *op.results):
         kind = value.type
+        if isinstance(kind, NoneType):
+            continue  # a gradient that is not asked for
         if not is_tensor(kind) or isinstance(kind.element_type, ComplexType):
             return False
         devices.add(layout_of(kind).device)
@@ -102,7 +123,8 @@ def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:
     assert block is not None
     block.insert_ops_before(call.ops, op)
     for result, replacement in zip(op.results, replacements, strict=True):
-        result.replace_all_uses_with(replacement)
+        if replacement is not None:
+            result.replace_all_uses_with(replacement)
     block.erase_op(op)
     return True
 

@@ -74,6 +74,11 @@ class Call:
         """The type of the only, or the first, result."""
         return self.results[0]
 
+    def wanted(self, position: int) -> Tensor | None:
+        """Return the type of one result, or None where it is undefined: one that `output_mask` leaves out."""
+        result = self.op.results[position]
+        return tensor_type(result) if isinstance(result.type, TensorType) else None
+
     def has(self, name: str) -> bool:
         """Whether an argument is neither left out nor `none`."""
         return not isinstance(self._given.get(name, _NONE), NoneAttr)
@@ -221,8 +226,9 @@ def wrap_dim(d: int, rank: int) -> int:
     return d + max(rank, 1) if d < 0 else d
 
 
-Lowering = Callable[[Call], Sequence[SSAValue]]
-"""Makes the operations that compute a call, in `Call.ops`, and returns what replaces its results.
+Lowering = Callable[[Call], Sequence[SSAValue | None]]
+"""Makes the operations that compute a call, in `Call.ops`, and returns what replaces its results: None for one without
+uses.
 
 Raises `NotLoweredError` where it has no rule for the call's arguments.
 """

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from xdsl.dialects.builtin import ArrayAttr, StringAttr
+from xdsl.dialects.builtin import DYNAMIC_INDEX, ArrayAttr, StringAttr, TensorType
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.dialects.loop import Bounds, NestOp, layout_of
+from tilewright.dialects.sym import LayoutAttr
 from tilewright.dialects.sym_expr import Expr, dim, integer
 from tilewright.passes.lowering.body import Body, Index, Value, name_indices
 from tilewright.passes.lowering.call import Call, Tensor, element_of, sizes_of
+from tilewright.passes.lowering.dtypes import compute_type
 
 ZERO = integer(0)
 
@@ -38,6 +40,13 @@ def nest(
         destination.name_hint = "out"
     fill(Body(call, element, op.block, indices), [dim(i) for i in range(len(indices))], op.destinations)
     return op.results
+
+
+def temporary(like: SSAValue, sizes: Sequence[Expr]) -> Tensor:
+    """Return the type of a contiguous tensor on the device of `like`, with elements of its compute type."""
+    shape = [int(s) if s.is_Integer else DYNAMIC_INDEX for s in sizes]
+    layout = LayoutAttr.contiguous(sizes, layout_of(like.type).device)
+    return TensorType(compute_type(element_of(like)), shape, layout)
 
 
 def gathered(call: Call, value: Callable[[Body, Index], Value]) -> Sequence[SSAValue]:

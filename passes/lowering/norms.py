@@ -19,14 +19,15 @@ from tilewright.passes.lowering.reductions import Reduction, as_number, mean_and
 _EPSILON = {"f32": 2.0**-23, "f64": 2.0**-52}
 
 
-def _trailing(call: Call, source: SSAValue) -> Reduction:
+def trailing(call: Call, source: SSAValue) -> Reduction:
     """Return the reduction over as many last dimensions as `normalized_shape` has, kept with size one."""
     rank = len(sizes_of(source))
     first = rank - len(call.sizes("normalized_shape") or ())
     return Reduction(source, tuple(range(first, rank)), keepdim=True)
 
 
-def _inverse_deviation(b: Body, variance: Value, eps: Value) -> Value:
+def inverse_deviation(b: Body, variance: Value, eps: Value) -> Value:
+    """Emit `1 / sqrt(variance + eps)`."""
     return b.reciprocal(b.math(math.SqrtOp, b.add(variance, eps)))
 
 
@@ -34,19 +35,19 @@ def _layer_norm(call: Call) -> Sequence[SSAValue]:
     """Compute `(x - mean) * rstd * weight + bias`, the mean, and rstd: the reciprocal of the standard deviation."""
     source = call.tensor("input")
     weight, bias = call.optional_tensor("weight"), call.optional_tensor("bias")
-    r = _trailing(call, source)
+    r = trailing(call, source)
 
     def fill(body: Body, outer: Index, destinations: Sequence[Value]) -> None:
         mean, squares = mean_and_deviation(body, r, outer)
         variance = body.div(squares, body.constant(as_number(r.count)))
-        rstd = _inverse_deviation(body, variance, body.argument("eps"))
+        rstd = inverse_deviation(body, variance, body.argument("eps"))
         for value, destination in ((mean, destinations[1]), (rstd, destinations[2])):
             body.store(value, destination, r.result_index(outer))
 
         def store(b: Body, inner: Index) -> None:
             index = r.source_index(outer, inner)
             x = b.mul(b.sub(b.load_element(source, index), mean), rstd)
-            b.store(_affine(b, x, weight, bias, inner), destinations[0], index)
+            b.store(affine(b, x, weight, bias, inner), destinations[0], index)
 
         body.loop(r.sizes, store)
 
@@ -57,7 +58,7 @@ def _rms_norm(call: Call) -> Sequence[SSAValue]:
     """Compute `x * rstd * weight`, and rstd: the reciprocal of the root of the mean square."""
     source = call.tensor("input")
     weight = call.optional_tensor("weight")
-    r = _trailing(call, source)
+    r = trailing(call, source)
     eps = call.optional_number("eps")
 
     def fill(body: Body, outer: Index, destinations: Sequence[Value]) -> None:
@@ -67,13 +68,13 @@ def _rms_norm(call: Call) -> Sequence[SSAValue]:
 
         mean = body.div(body.reduce_one("sum", r.sizes, squared), body.constant(as_number(r.count)))
         default = _EPSILON[str(compute_type(element_of(source)))]
-        rstd = _inverse_deviation(body, mean, body.constant(default if eps is None else eps))
+        rstd = inverse_deviation(body, mean, body.constant(default if eps is None else eps))
         body.store(rstd, destinations[1], r.result_index(outer))
 
         def store(b: Body, inner: Index) -> None:
             index = r.source_index(outer, inner)
             x = b.mul(b.load_element(source, index), rstd)
-            b.store(_affine(b, x, weight, None, inner), destinations[0], index)
+            b.store(affine(b, x, weight, None, inner), destinations[0], index)
 
         body.loop(r.sizes, store)
 
@@ -85,7 +86,7 @@ def _rows(call: Call, r: Reduction, fill: Callable[[Body, Index, Sequence[Value]
     return nest(call, element_of(r.source), [sizes[d] for d in r.kept], call.results, fill)
 
 
-def _affine(b: Body, x: Value, weight: SSAValue | None, bias: SSAValue | None, index: Index) -> Value:
+def affine(b: Body, x: Value, weight: SSAValue | None, bias: SSAValue | None, index: Index) -> Value:
     """Emit `x * weight + bias` with the elements at an index within a row. Parameters may be wider than the input."""
     if weight is not None:
         x = b.mul(x, b.load_element(weight, index, exact=True))

@@ -7,6 +7,8 @@ giving lanes to one of its own loops, and giving lanes to loops further inside, 
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -30,7 +32,7 @@ from tilewright.dialects.loop import (
 from tilewright.dialects.sym_expr import Expr, Symbol
 from tilewright.dialects.type_guards import is_integer, is_vector
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
-from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, slot_groups, why_not
+from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, is_leaf, slot_groups, why_not
 
 UNKNOWN_TRIPS = 128
 """How many iterations a loop with a symbolic extent is taken to have."""
@@ -240,9 +242,20 @@ class CostModel:
         elif any(is_heavy(op) or self._is_gather(op, found, index) for op in inside):
             factor = 1
         else:
-            factor = self.unroll if len(inside) <= 8 else 2 if len(inside) <= 16 else 1
+            most = _largest_leaf(loop, inside)
+            factor = self.unroll if most <= 8 else 2 if most <= 16 else 1
         lanes = min(register * factor, 4 * self.lanes)
         return _fit(lanes, register, self.space.simplify(this.upper - this.lower))
+
+
+def _largest_leaf(loop: Loop, inside: Sequence[Operation]) -> int:
+    """Return how many of the operations `inside` a loop are together in one innermost loop, where the time goes.
+
+    A reduction over columns has few there and keeps a sum in few registers, whatever is computed of the sums.
+    """
+    counts = Counter(op.parent for op in inside)
+    leaves = [op.block for op in loop.walk() if isinstance(op, Loop) and is_leaf(op)]
+    return max((counts[block] for block in leaves), default=len(inside))
 
 
 def _fit(lanes: int, smallest: int, extent: Expr) -> int | None:
