@@ -30,8 +30,8 @@ def _nll_loss_backward(call: Call) -> Sequence[SSAValue]:
     d = min(len(sizes) - 1, 1)
     if element_of(target) != i64 or len(sizes_of(target)) not in (len(sizes) - 1, len(sizes)):
         raise NotLoweredError(f"targets of type {target.type}")
-    scalar = [] if not sizes_of(grad) else None
-    if reduction and scalar is None:
+    per_sample = bool(sizes_of(grad))
+    if reduction and per_sample:
         raise NotLoweredError("a gradient per sample of a reduced loss")
 
     def fill(b: Body, index: Index, destinations: Sequence[Value]) -> None:
@@ -41,7 +41,7 @@ def _nll_loss_backward(call: Call) -> Sequence[SSAValue]:
         place = b.cast_register(b.index_value(index[d]), i64)
         counts = b.compare("ne", picked, b.constant(call.number("ignore_index"), i64))
         is_target = b.both(b.compare("eq", picked, place), counts)
-        share = b.load_element(grad, sample if scalar is None else scalar)
+        share = b.load_element(grad, sample if per_sample else [])
         if reduction == _MEAN:
             share = b.round(b.div(share, b.load_element(call.tensor("total_weight"), [])))
         share = b.neg(share)
