@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from xdsl.passes import ModulePass
-from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
+from xdsl.utils.arg_spec import ArgSpec, ParameterListType, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException
 from xdsl.utils.hints import type_repr
 
@@ -119,7 +119,22 @@ def _option_error(found: type[ModulePass], spec: ArgSpec, error: Exception) -> s
     if unknown:
         offered = ", ".join(f"`{f.name}`" for f in fields(found)) or "none"
         return f"pass `{spec.name}` has no option `{unknown[0]}`; its options: {offered}"
+    for option in fields(found):
+        value = spec.normalize_parameter_names().parameters.get(option.name)
+        if value is not None and not _accepts(found, option.name, value):
+            kind = option.type if isinstance(option.type, str) else type_repr(option.type)
+            given = ",".join(map(str, value))
+            return f"pass `{spec.name}`: option `{option.name}` is `{given}`, expected {kind}"
     return f"pass `{spec.name}`: {error}"
+
+
+def _accepts(found: type[ModulePass], option: str, value: ParameterListType) -> bool:
+    """Whether a pass takes a value for an option whose fellows have their defaults."""
+    try:
+        found.from_spec(ArgSpec(found.name, {option: value}))
+    except (ValueError, TypeError, DiagnosticException) as error:
+        return not str(error).startswith(("Incompatible types", "Argument must contain"))
+    return True
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
