@@ -126,7 +126,7 @@ def _split(nest: NestOp, position: int, parts: list[tuple[int, int]]) -> None:
         made.append(loop)
     for op in reversed(list(nest.block.ops)):
         nest.block.erase_op(op)
-    for index in reversed(nest.indices[position:]):
+    for index in reversed(nest.block.args[position : len(dims)]):
         nest.block.erase_arg(index)
     set_loops(nest, Bounds(dims[:position]))
     nest.block.add_ops(made)
