@@ -9,7 +9,6 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.sym import SymbolAttr
 from tilewright.dialects.type_guards import is_array
 
 PREFIX = "aten."
@@ -44,6 +43,9 @@ def _numbers(name: str, value: Attribute, low: int, high: int) -> list[int]:
 
 
 def _verify_symbols(function: FuncOp, name: str, value: Attribute) -> None:
+    # SymPy takes a quarter of a second to import, which a file without symbols need not cost.
+    from tilewright.dialects.sym import SymbolAttr
+
     for symbol, fact in _entries(name, value, "`#sym.symbol`").items():
         if not isinstance(fact, SymbolAttr):
             raise VerifyException(f"`{name}` has {fact} for `{symbol}`, expected a `#sym.symbol`")
