@@ -54,10 +54,11 @@ Users = list[tuple[Operation, Sequence[Expr]]]
 """Operations with their index expressions over the index space."""
 
 
-def _find_users(space: IndexSpace, values: Sequence[SSAValue]) -> Users | None:
-    """Return the operations that use `values`, None if one uses them outside of index expressions."""
+def _find_users(space: IndexSpace, loop: Loop, values: Sequence[SSAValue]) -> Users | None:
+    """Return the operations that use `values`, indices of `loop`; None if one uses them otherwise than as an index."""
     users: Users = []
-    for user in dict.fromkeys(use.operation for value in values for use in value.uses):
+    using = {use.operation for value in values for use in value.uses}
+    for user in (op for op in loop.block.walk() if op in using):
         if isinstance(user, (LoadOp, StoreOp, ApplyOp)):
             users.append((user, space.access(user.access, user.indices)))
         elif isinstance(user, Loop):
@@ -129,7 +130,7 @@ def _split(op: Loop, smallest: int) -> bool:
     space = IndexSpace()
     for position, this in enumerate(space.loops(op)):
         index = space.symbol(op.indices[position])
-        users = _find_users(space, [op.indices[position]]) if _is_plain(space, this) else None
+        users = _find_users(space, op, [op.indices[position]]) if _is_plain(space, this) else None
         for by in _split_points(space, users, index, this.upper) if users else ():
             if by.is_Integer and by < smallest:
                 continue
@@ -175,7 +176,7 @@ def _merge(op: Loop) -> bool:
     for outer, inner in permutations(plain, 2):
         if isinstance(op, ReduceOp) and op.ordered is not None and inner != outer + 1:
             continue
-        users = _find_users(space, [op.indices[outer], op.indices[inner]])
+        users = _find_users(space, op, [op.indices[outer], op.indices[inner]])
         if users is None:
             continue
         extent = dims[inner].upper
