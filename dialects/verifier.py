@@ -29,6 +29,10 @@ def verify_module(module: Operation) -> None:
     except VerifyException as error:
         found = next(invalid_operations(module), None)
         raise (error if found is None else found) from None
+    except ValueError:
+        # xDSL stumbles over the parser's placeholder for a name that only an inner scope defines.
+        verify_dominance(module)
+        raise
     for op in module.walk():
         if isinstance(op, FuncOp):
             _verify_attributes(op)
