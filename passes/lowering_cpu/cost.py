@@ -35,7 +35,7 @@ from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, is_leaf, slot_groups, why_not
 
 UNKNOWN_TRIPS = 128
-"""How many iterations a loop with a symbolic extent is taken to have."""
+"""How many iterations a loop with a symbolic extent is taken to have, where little is lost if it has more."""
 
 _CHEAP_MATH = frozenset(
     {
@@ -122,12 +122,14 @@ class CostModel:
     lanes: int = 16
     unroll: int = 4
     """By how much cheap loops may exceed one register per value."""
+    unknown: int = UNKNOWN_TRIPS
+    """How many iterations a loop whose extent depends on sizes is taken to have."""
     _plans: dict[Loop, Plan] = field(default_factory=dict[Loop, "Plan"])
 
     def trips(self, this: LoopDim) -> int:
         """Return how many iterations a loop has, or is taken to have. The bounds are over the space."""
         most = self.space.largest_extent(this)
-        return max(1, -(-(UNKNOWN_TRIPS if most is None else most) // this.step))
+        return max(1, -(-(self.unknown if most is None else most) // this.step))
 
     def all_trips(self, loop: Loop) -> int:
         """Return the number of iterations of all loops of `loop` together."""

@@ -46,7 +46,8 @@ class KernelLowering:
         self.kernel = kernel
         self.grain_cycles = grain_cycles
         self.space = IndexSpace()
-        self.cost = CostModel(self.space)
+        # Rather long than short: a thread woken for little costs less than one that sleeps while there is much to do.
+        self.cost = CostModel(self.space, unknown=512)
         kinds = [*(b.type for b in kernel.buffers), *(i64 for _ in kernel.symbols)]
         self.block = Block(arg_types=kinds)
         self.builder = ScopedBuilder(self.block)
