@@ -7,8 +7,9 @@ floating point sum then rounds differently, which a reduction marked `ordered` f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, i1
@@ -68,20 +69,32 @@ def _highest(kind: Attribute) -> FloatAttr | IntegerAttr:
     return IntegerAttr(1 if kind.width.data == 1 else (1 << (kind.width.data - 1)) - 1, kind)
 
 
+# A register holds true as -1, which is below false.
+_ON_BOOLS: Mapping[type[Operation], type[Operation]] = MappingProxyType(
+    {arith.MaxSIOp: arith.OrIOp, arith.MinSIOp: arith.AndIOp}
+)
+
+
+def _compare(predicate: str, x: SSAValue, y: SSAValue) -> CmpOp:
+    return CmpOp.get(predicate, x, y, unsigned=element_type(x.type) == i1)
+
+
 def _binary(on_float: type[Operation], on_int: type[Operation]) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
     def combine(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
         kind = a[0].type
         op = on_float if is_float(kind) else on_int
+        if element_type(kind) == i1:
+            op = _ON_BOOLS.get(op, op)
         return [emit(op(a[0], b[0]))]  # pyright: ignore[reportCallIssue]
 
     return combine
 
 
-def _arg(predicate: str) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
-    """Keep the better value and its index; a NaN is better than any number, the lower index breaks ties."""
+def _arg(predicate: str, *, first: bool = True) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
+    """Keep the better value and its index; a NaN is better than any number, and the `first` or last index wins ties."""
 
     def combine(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
-        better = emit(CmpOp.get(predicate, b[0], a[0]))
+        better = emit(_compare(predicate, b[0], a[0]))
         same = emit(CmpOp.get("eq", b[0], a[0]))
         if is_float(a[0].type):
             a_nan, b_nan = emit(CmpOp.get("ne", a[0], a[0])), emit(CmpOp.get("ne", b[0], b[0]))
@@ -89,8 +102,8 @@ def _arg(predicate: str) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
             b_only = emit(arith.AndIOp(b_nan, emit(arith.XOrIOp(a_nan, true))))
             better = emit(arith.OrIOp(better, b_only))
             same = emit(arith.OrIOp(same, emit(arith.AndIOp(a_nan, b_nan))))
-        earlier = emit(CmpOp.get("lt", b[1], a[1]))
-        take = emit(arith.OrIOp(better, emit(arith.AndIOp(same, earlier))))
+        wins = emit(CmpOp.get("lt" if first else "gt", b[1], a[1]))
+        take = emit(arith.OrIOp(better, emit(arith.AndIOp(same, wins))))
         return [emit(SelectOp.get(take, x, y)) for x, y in zip(b, a, strict=True)]
 
     return combine
@@ -100,7 +113,7 @@ def _extend_arg(worse_or_same: str) -> Callable[[Emit, Slots, Slots], list[SSAVa
     """Do as `_arg` where all of `b` comes after all of `a`: a tie stays with `a`, and so does a NaN."""
 
     def extend(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
-        keep = emit(CmpOp.get(worse_or_same, b[0], a[0]))
+        keep = emit(_compare(worse_or_same, b[0], a[0]))
         if is_float(a[0].type):
             keep = emit(arith.OrIOp(keep, emit(CmpOp.get("ne", a[0], a[0]))))
         return [emit(SelectOp.get(keep, x, y)) for x, y in zip(a, b, strict=True)]
@@ -133,6 +146,8 @@ COMBINERS: dict[str, Combiner] = {
     "all": Combiner(1, lambda t: (_constant(t[0], 1),), _binary(arith.MinimumfOp, arith.AndIOp)),
     "argmax": Combiner(2, lambda t: (_lowest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("gt"), _extend_arg("le")),
     "argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("lt"), _extend_arg("ge")),
+    "last_argmax": Combiner(2, lambda t: (_lowest(t[0]), _constant(t[1], -1)), _arg("gt", first=False)),
+    "last_argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], -1)), _arg("lt", first=False)),
     "welford": Combiner(3, lambda t: (_constant(t[0], 0), _constant(t[1], 0), _constant(t[2], 0)), _welford),
 }
 """Every combiner by name. NaN propagates through `max` and `min`; `umax` and `umin` take integers as unsigned; `any`

@@ -1,10 +1,10 @@
 """The `loop` dialect: parallel loops, reductions and indexed accesses, on tensors (level 1) and on buffers (level 2).
 
 One form serves both levels and both targets. A `loop.nest` is a tree: its parallel loops hold scalar operations,
-reductions (`loop.reduce`, giving scalars) and further parallel loops (`loop.for`), in program order. Tensors are
-accessed by logical indices, one per dimension, given by index expressions over the loops' index values. The dialect
-cannot say in what order parallel iterations run, how many there are at a time on a target, or anything of threads,
-registers and vector units.
+reductions (`loop.reduce`, giving scalars), further parallel loops (`loop.for`) and loops that run in order
+(`loop.scan`), in program order. Tensors are accessed by logical indices, one per dimension, given by index expressions
+over the loops' index values. The dialect cannot say in what order parallel iterations run, how many there are at a time
+on a target, or anything of threads, registers and vector units.
 
 ```
 func.func @softmax(%x : tensor<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>)
@@ -43,6 +43,7 @@ from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
 from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp, ReduceOp, YieldOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp
+from tilewright.dialects.loop_scan import PrefixOp, ScanOp
 
 __all__ = [
     "ApplyOp",
@@ -59,7 +60,9 @@ __all__ = [
     "LoopDialect",
     "LoopDim",
     "NestOp",
+    "PrefixOp",
     "ReduceOp",
+    "ScanOp",
     "SelectOp",
     "StoreOp",
     "ViewOp",
@@ -75,6 +78,8 @@ LoopDialect = Dialect(
         NestOp,
         ForOp,
         ReduceOp,
+        ScanOp,
+        PrefixOp,
         YieldOp,
         LoadOp,
         StoreOp,

@@ -212,8 +212,8 @@ def _segments(*sizes: int) -> Attribute:
 class StoreOp(IRDLOperation):
     """Store an element: `loop.store %v, %o[%i, %k] : f32, tensor<...>`.
 
-    With `combine "sum"` the element is combined with what is there, atomically (scatter). With `mask %m` an access
-    whose mask is false touches no memory.
+    With `combine "sum"` the element is combined with what is there: atomically among parallel iterations, in turn in a
+    `loop.scan`. With `mask %m` an access whose mask is false touches no memory.
     """
 
     name = "loop.store"

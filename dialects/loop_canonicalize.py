@@ -29,6 +29,7 @@ from tilewright.dialects.arith_canonicalize import (
     is_bool,
 )
 from tilewright.dialects.loop import ApplyOp, CastOp, CheckOp, CmpOp, LoadOp, NestOp, SelectOp, StoreOp
+from tilewright.dialects.loop_nest import nest_properties
 from tilewright.dialects.type_guards import is_integer
 
 _FLOAT_BITS: dict[type[Attribute], tuple[int, int]] = {
@@ -191,10 +192,15 @@ def drop_unused_outputs(nest: NestOp) -> NestOp:
             Rewriter.erase_op(use.operation)
         nest.block.erase_arg(nest.block.args[nest.loop_arguments() + i])
     kept = [r for i, r in enumerate(nest.outputs) if i not in unused]
+    begins = nest.begins
+    left = [i for i in range(len(nest.outputs)) if i not in unused]
+    operands, properties = nest_properties(
+        nest.loops, nest.masked is not None, {new: begins[old] for new, old in enumerate(left) if old in begins}
+    )
     smaller = NestOp.create(
-        operands=nest.operands,
+        operands=operands,
         result_types=[r.type for r in kept],
-        properties=nest.properties,
+        properties=properties,
         attributes=nest.attributes,
         regions=[nest.detach_region(0)],
         location=nest.location,

@@ -27,6 +27,14 @@ class StoreEffect(MemoryEffect):
         return {EffectInstance(MemoryEffectKind.WRITE)}
 
 
+class PrefixEffect(MemoryEffect):
+    """What `loop.prefix` gives depends on the iterations before: it is neither shared, nor moved out of its scan."""
+
+    @classmethod
+    def get_effects(cls, op: Operation) -> AbstractSet[EffectInstance]:
+        return {EffectInstance(MemoryEffectKind.READ)}
+
+
 class NestEffect(RecursiveMemoryEffect):
     """A loop has the effects of its body, except that a nest's stores to its own destinations stay inside."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Self
 
 from xdsl.dialects.builtin import (
@@ -39,7 +40,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.access import normalize_access, parse_access, print_access, verify_access
 from tilewright.dialects.combiners import COMBINERS, slots_fit
-from tilewright.dialects.loop_access import StoreOp, verify_layout
+from tilewright.dialects.loop_access import StoreOp, element_in_register, verify_layout
 from tilewright.dialects.loop_effects import NestEffect
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, integer
@@ -259,20 +260,35 @@ class NestOp(Loop):
     """A tree of loops that computes whole tensors.
 
     On tensors, each block argument of `outs` is a destination that the body stores to, and becomes the result of the
-    same position: every element is stored exactly once, unless the stores combine. On buffers there are no results. All
-    iterations are independent; an iteration may load from its own destinations only what it stored before.
+    same position: every element is stored exactly once, unless the stores combine. A destination `%o = %x : T` begins
+    as a copy of the tensor `%x`, and the elements that the body does not store stay what they are there. On buffers
+    there are no results. All iterations are independent; an iteration may load from its own destinations only what it
+    stored before.
 
     Without loops, `loop.nest ()`, the body runs once.
     """
 
     name = "loop.nest"
+    bound_operands = var_operand_def()  # declared anew to come before `initial`
+    initial = var_operand_def(TensorType)
+    starts = opt_prop_def(DenseArrayBase.constr(i64))
     outputs = var_result_def(TensorType)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
     traits = traits_def(NoTerminator(), NestEffect())
 
     @staticmethod
-    def get(bounds: Bounds, outs: Sequence[Attribute] = (), *, masked: bool = False) -> NestOp:
-        """Make a nest with an empty body whose results have the types `outs`."""
-        operands, properties = _loop_properties(bounds, masked)
+    def get(
+        bounds: Bounds,
+        outs: Sequence[Attribute] = (),
+        *,
+        masked: bool = False,
+        initial: Mapping[int, SSAValue] = MappingProxyType({}),
+    ) -> NestOp:
+        """Make a nest with an empty body whose results have the types `outs`.
+
+        `initial` has, by their positions, what destinations begin as.
+        """
+        operands, properties = nest_properties(bounds, masked, initial)
         region = Region(_loop_block(bounds, masked, outs))
         return NestOp.create(operands=operands, result_types=outs, properties=properties, regions=[region])
 
@@ -281,18 +297,25 @@ class NestOp(Loop):
         """The block arguments that stand for the results while they are being computed."""
         return self.block.args[self.loop_arguments() :]
 
+    @property
+    def begins(self) -> dict[int, SSAValue]:
+        """What destinations begin as, by their positions."""
+        positions = () if self.starts is None else self.starts.get_values()
+        return {int(i): value for i, value in zip(positions, self.initial, strict=True)}
+
     @classmethod
     def parse(cls, parser: Parser) -> Self:
         bounds, arguments, masked = _parse_loops(parser)
-        outs: list[Parser.Argument] = []
+        outs: list[tuple[Parser.Argument, SSAValue | None]] = []
         if parser.parse_optional_keyword("outs") is not None:
-            outs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_argument)
+            outs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_out(parser))
         attributes = parser.parse_optional_attr_dict_with_keyword()
-        region = _parse_region(parser, [*arguments, *outs])
-        operands, properties = _loop_properties(bounds, masked)
+        region = _parse_region(parser, [*arguments, *(o for o, _ in outs)])
+        initial = {i: start for i, (_, start) in enumerate(outs) if start is not None}
+        operands, properties = nest_properties(bounds, masked, initial)
         return cls.create(
             operands=operands,
-            result_types=[o.type for o in outs],
+            result_types=[o.type for o, _ in outs],
             properties=properties,
             attributes=attributes.data if attributes is not None else {},
             regions=[region],
@@ -302,8 +325,10 @@ class NestOp(Loop):
         printer.print_string(" ")
         _print_loops(printer, self)
         if self.outputs:
+            begins = self.begins
+            outs = [(destination, begins.get(i)) for i, destination in enumerate(self.destinations)]
             printer.print_string(" outs(")
-            printer.print_list(self.destinations, lambda v: _print_typed(printer, v))
+            printer.print_list(outs, lambda out: _print_out(printer, *out))
             printer.print_string(")")
         printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
@@ -319,26 +344,67 @@ class NestOp(Loop):
             verify_layout(destination.type)
             if not any(isinstance(use.operation, StoreOp) for use in destination.uses):
                 raise VerifyException("`loop.nest` never stores to one of its destinations")
+        self._verify_starts()
+
+    def _verify_starts(self) -> None:
+        positions = [] if self.starts is None else [int(i) for i in self.starts.get_values()]
+        if len(positions) != len(self.initial) or any(not 0 <= i < len(self.outputs) for i in positions):
+            raise VerifyException(
+                f"`loop.nest` has {len(self.initial)} tensors for its destinations {positions} to begin as, "
+                f"and {len(self.outputs)} destinations"
+            )
+        for i, start in self.begins.items():
+            kind = self.outputs[i].type
+            sizes = verify_layout(start.type).sizes
+            if sizes != verify_layout(kind).sizes or element_in_register(start.type) != element_in_register(kind):
+                raise VerifyException(f"`loop.nest` has a destination of type {kind} that begins as {start.type}")
 
 
-def _print_typed(printer: Printer, value: SSAValue) -> None:
-    printer.print_operand(value)
+def nest_properties(
+    bounds: Bounds, masked: bool, initial: Mapping[int, SSAValue]
+) -> tuple[list[SSAValue], dict[str, Attribute]]:
+    operands, properties = _loop_properties(bounds, masked)
+    properties["operandSegmentSizes"] = _integers(i32, (len(operands), len(initial)))
+    if initial:
+        properties["starts"] = _integers(i64, tuple(initial))
+    return [*operands, *initial.values()], properties
+
+
+def _parse_out(parser: Parser) -> tuple[Parser.Argument, SSAValue | None]:
+    """Parse `%o : T` or `%o = %x : T`, where `%x` has type T or, with another layout, `%o = %x : U as T`."""
+    argument = parser.parse_argument(expect_type=False)
+    start = parser.parse_unresolved_operand() if parser.parse_optional_punctuation("=") is not None else None
+    parser.parse_punctuation(":")
+    kind = parser.parse_type()
+    if start is None:
+        return argument.resolve(kind), None
+    begins_as = parser.resolve_operand(start, kind)
+    return argument.resolve(parser.parse_type() if parser.parse_optional_keyword("as") else kind), begins_as
+
+
+def _print_out(printer: Printer, destination: SSAValue, start: SSAValue | None) -> None:
+    printer.print_operand(destination)
+    if start is not None:
+        printer.print_string(" = ")
+        printer.print_operand(start)
+        if start.type != destination.type:
+            printer.print_string(" : ")
+            printer.print_attribute(start.type)
+            printer.print_string(" as ")
+            printer.print_attribute(destination.type)
+            return
     printer.print_string(" : ")
-    printer.print_attribute(value.type)
+    printer.print_attribute(destination.type)
 
 
-@irdl_op_definition
-class ForOp(Loop):
-    """Parallel loops inside a nest: `loop.for (%k : 1024) { ... }`. All iterations are independent."""
+class InnerLoop(Loop):
+    """What the loops inside a nest that have no results share."""
 
-    name = "loop.for"
-    traits = traits_def(NoTerminator(), NestEffect())
-
-    @staticmethod
-    def get(bounds: Bounds, *, masked: bool = False) -> ForOp:
+    @classmethod
+    def get(cls, bounds: Bounds, *, masked: bool = False) -> Self:
         """Make a loop with an empty body."""
         operands, properties = _loop_properties(bounds, masked)
-        return ForOp.create(operands=operands, properties=properties, regions=[Region(_loop_block(bounds, masked))])
+        return cls.create(operands=operands, properties=properties, regions=[Region(_loop_block(bounds, masked))])
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -364,8 +430,16 @@ class ForOp(Loop):
         self.verify_loops()
         if len(self.block.args) != self.loop_arguments():
             raise VerifyException(
-                f"`loop.for` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}"
+                f"`{self.name}` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}"
             )
+
+
+@irdl_op_definition
+class ForOp(InnerLoop):
+    """Parallel loops inside a nest: `loop.for (%k : 1024) { ... }`. All iterations are independent."""
+
+    name = "loop.for"
+    traits = traits_def(NoTerminator(), NestEffect())
 
 
 @irdl_op_definition

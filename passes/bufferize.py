@@ -55,6 +55,7 @@ from xdsl.utils.exceptions import PassFailedException
 from tilewright.dialects import aten, host, loop
 from tilewright.dialects.call_syntax import OperandAttr
 from tilewright.dialects.loop_access import layout_of
+from tilewright.dialects.loop_nest import nest_properties
 from tilewright.dialects.sym import LayoutAttr, MapAttr
 from tilewright.dialects.sym_expr import Expr, Min, dim, integer
 from tilewright.dialects.type_guards import is_memref, is_tensor
@@ -212,12 +213,19 @@ class _Bufferizer:
 
     def convert_nest(self, op: loop.NestOp) -> None:
         kinds = [r.type for r in op.outputs if is_tensor(r.type)]
-        targets = [self.alloc(kind.element_type, self.dense(layout_of(kind))) for kind in kinds]
+        begins = op.begins
+        targets = [
+            self.begin(begins[i], layout_of(kind))
+            if i in begins
+            else self.alloc(kind.element_type, self.dense(layout_of(kind)))
+            for i, kind in enumerate(kinds)
+        ]
         for load in op.walk():
             if isinstance(load, loop.LoadOp) and load.source in self.values:
                 load.operands[0] = self.values[load.source]
+        operands, properties = nest_properties(op.loops, op.masked is not None, {})
         nest = loop.NestOp.create(
-            operands=op.operands, properties=op.properties, attributes=op.attributes, regions=[op.detach_region(0)]
+            operands=operands, properties=properties, attributes=op.attributes, regions=[op.detach_region(0)]
         )
         destinations = nest.block.args[nest.loop_arguments() :]
         for destination, target in zip(reversed(destinations), reversed(targets), strict=True):
@@ -227,6 +235,17 @@ class _Bufferizer:
         for result, target in zip(op.results, targets, strict=True):
             target.name_hint = None
             self.hold(result, target)
+
+    def begin(self, start: SSAValue, kind: LayoutAttr) -> SSAValue:
+        """Return a buffer in layout `kind` that holds `start` and may be written.
+
+        It is the buffer of `start` itself where a nest made it for this use alone.
+        """
+        buffer, layout = self.values[start], self.dense(kind)
+        single = start.get_unique_use() is not None and isinstance(start.owner, loop.NestOp)
+        if single and same_places(layout_of(buffer.type), layout, self.ranges):
+            return buffer
+        return self.copy(buffer, layout)
 
     def convert_view(self, op: loop.ViewOp) -> None:
         source = self.values[op.source]

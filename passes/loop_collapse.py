@@ -42,7 +42,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import ConstantLike
 
-from tilewright.dialects.loop import ApplyOp, ForOp, KernelOp, LoadOp, Loop, LoopDim, ReduceOp, StoreOp
+from tilewright.dialects.loop import ApplyOp, ForOp, KernelOp, LoadOp, Loop, LoopDim, ReduceOp, ScanOp, StoreOp
 from tilewright.dialects.sym_expr import Expr, Symbol, exact_quotient, integer, simplify
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, divisions, stride
 from tilewright.passes.lowering_cpu.rebuild import set_access, set_loops
@@ -87,7 +87,7 @@ def _is_plain(space: IndexSpace, this: LoopDim) -> bool:
 def _flatten(space: IndexSpace, outer: Loop) -> bool:
     """Move the loops of a `loop.for` that is all of `outer`'s body, but for constants, up to `outer`."""
     inner = outer.block.last_op
-    if isinstance(outer, ReduceOp) or not isinstance(inner, ForOp) or inner.attributes:
+    if isinstance(outer, (ReduceOp, ScanOp)) or not isinstance(inner, ForOp) or inner.attributes:
         return False
     if outer.lanes is not None or inner.lanes is not None or any(v in outer.indices for v in inner.bound_operands):
         return False
@@ -168,13 +168,17 @@ def _merge_exprs(users: Users, outer: Symbol, inner: Symbol, extent: Expr) -> Us
     return changed
 
 
+def _is_ordered(op: Loop) -> bool:
+    return isinstance(op, ScanOp) or (isinstance(op, ReduceOp) and op.ordered is not None)
+
+
 def _merge(op: Loop) -> bool:
     """Merge the first two loops of `op` that all accesses use as one."""
     space = IndexSpace()
     dims = space.loops(op)
     plain = [i for i, d in enumerate(dims) if _is_plain(space, d)]
     for outer, inner in permutations(plain, 2):
-        if isinstance(op, ReduceOp) and op.ordered is not None and inner != outer + 1:
+        if _is_ordered(op) and inner != outer + 1:
             continue
         users = _find_users(space, op, [op.indices[outer], op.indices[inner]])
         if users is None:

@@ -52,7 +52,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.traits import IsTerminator, is_side_effect_free
 
-from tilewright.dialects.loop import CheckOp, ForOp, LoadOp, Loop, NestOp, ReduceOp, StoreOp
+from tilewright.dialects.loop import CheckOp, LoadOp, Loop, NestOp, StoreOp
 from tilewright.dialects.sym_expr import Ranges, integer, provably_at_most
 from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.ranges import NamedRanges, symbol_ranges
@@ -68,12 +68,12 @@ class _Hoister:
     def visit(self, loop: Loop) -> None:
         """Hoist out of the loops inside `loop`."""
         self.ranges.enter(loop)
-        inner = [op for op in loop.block.ops if isinstance(op, (ForOp, ReduceOp))]
+        inner = [op for op in loop.block.ops if isinstance(op, Loop)]
         for op in inner:
             self.visit(op)
             self._hoist(op, loop.block)
 
-    def _hoist(self, loop: ForOp | ReduceOp, target: Block) -> None:
+    def _hoist(self, loop: Loop, target: Block) -> None:
         runs = self._has_iterations(loop)
         stored = {op.target for op in loop.body.walk() if isinstance(op, StoreOp)}
         for op in list(loop.block.ops):

@@ -43,14 +43,14 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from tilewright.dialects.loop import ApplyOp, CastOp, CmpOp, ForOp, KernelOp, Loop, LoopDim, NestOp, ReduceOp
+from tilewright.dialects.loop import ApplyOp, CastOp, CmpOp, ForOp, KernelOp, Loop, LoopDim, NestOp, ReduceOp, ScanOp
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, Ranges, dim, integer, provably_at_most, simplify
 from tilewright.passes.analysis.accesses import IndexNames, index_map
 from tilewright.passes.analysis.index_values import decide, index_expr
 from tilewright.passes.analysis.ranges import NamedRanges, Range, symbol_ranges
 from tilewright.passes.rewriting.indices import IndexRewriter, from_names, set_index_map
-from tilewright.passes.rewriting.loops import inline_for, inline_reduce
+from tilewright.passes.rewriting.loops import inline_for, inline_reduce, inline_scan
 
 
 @dataclass
@@ -137,6 +137,8 @@ class _Simplifier:
         _keep_loops(loop, [i for i in range(len(loops.dims)) if i not in unit])
         if loop.indices or isinstance(loop, NestOp):
             return loop
+        if isinstance(loop, ScanOp):
+            return inline_scan(loop)
         if isinstance(loop, ForOp):
             return inline_for(loop)
         assert isinstance(loop, ReduceOp)

@@ -185,10 +185,10 @@ def _emit_reduce(fn: FunctionText, op: cpu.ReduceOp) -> str:
     if lanes & (lanes - 1):
         raise EmitError(f"`cpu.reduce` needs a power of two of lanes, found {op.input.type}")
     text, value = llvm_type(element), fn.name(op.input)
-    if text == "i1" and op.combiner.data in ("any", "all"):
+    if text == "i1" and op.combiner.data in ("any", "all", "max", "min"):
         # One comparison of all bits; LLVM does not find that in a tree of shuffles.
         bits = fn.op(f"bitcast {fn.typed(op.input)} to i{lanes}")
-        test = f"ne i{lanes} {bits}, 0" if op.combiner.data == "any" else f"eq i{lanes} {bits}, -1"
+        test = f"ne i{lanes} {bits}, 0" if op.combiner.data in ("any", "max") else f"eq i{lanes} {bits}, -1"
         return fn.op(f"icmp {test}")
     while lanes > 1:
         half = lanes // 2

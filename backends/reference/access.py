@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from xdsl.dialects.builtin import f32
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.backends.reference import memory
 from tilewright.backends.reference.buffers import Buffer, first_true
+from tilewright.backends.reference.combine import combination
 from tilewright.backends.reference.dtypes import memory_dtype_of
 from tilewright.backends.reference.errors import ExecutionError, failure
 from tilewright.backends.reference.expressions import evaluate
@@ -17,6 +19,7 @@ from tilewright.backends.reference.frame import Frame, execute, lanes_of
 from tilewright.backends.reference.races import Access
 from tilewright.dialects import loop
 from tilewright.dialects.loop import layout_of
+from tilewright.dialects.loop_scalar import like
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import dim
 from tilewright.dialects.type_guards import is_tensor, is_vector
@@ -42,11 +45,26 @@ def _(op: loop.StoreOp, frame: Frame) -> None:
     valid = _valid(frame, op.mask, vector)
     buffer, value = frame.buffer(op.target), frame.register(op.value)
     shape = (*frame.space.extents, *lanes_of(op.value))
-    if op.combine is not None:
+    in_turn = frame.prefixes is not None
+    if op.combine is not None and in_turn:
+        value = _combined(op, op.combine.data, frame, indices, valid)
+    if op.combine is not None and not in_turn:
         memory.combine(op, op.combine.data, buffer, value, indices, valid, shape)
     else:
-        memory.store(op, buffer, value, indices, valid, shape, once=is_tensor(op.target.type))
+        once = is_tensor(op.target.type) and buffer.written is not None and not in_turn
+        memory.store(op, buffer, value, indices, valid, shape, once=once)
     _record(op, frame, op.target, indices, valid)
+
+
+def _combined(op: loop.StoreOp, combiner: str, frame: Frame, indices: list[Tensor], valid: Tensor | None) -> Tensor:
+    """Return the elements at `indices` combined with the value of `op`."""
+    value, kind = frame.register(op.value), op.value.type
+    old = memory.load(op, frame.buffer(op.target), indices, valid)
+    rank = max(old.ndim, value.ndim)
+    slots = [t.reshape((1,) * (rank - t.ndim) + t.shape) for t in (old, value)]
+    if value.dtype in (torch.bfloat16, torch.float16):
+        kind, slots = like(kind, f32), [t.float() for t in slots]
+    return combination(combiner, (kind,)).combine(slots[:1], slots[1:])[0].to(value.dtype)
 
 
 def _indices(frame: Frame, access: MapAttr, operands: Sequence[SSAValue], lanes: bool) -> list[Tensor]:

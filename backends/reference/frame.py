@@ -51,6 +51,8 @@ class Frame:
     space: Space = Space()
     log: AccessLog | None = None
     """Where the accesses of the nest around this place are recorded."""
+    prefixes: dict[Operation, list[Tensor]] | None = None
+    """In a scan, what each prefix was in the iteration before; None outside of one."""
 
     def inside(self, space: Space) -> Frame:
         """Return this frame inside more loops; values are shared."""

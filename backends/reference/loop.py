@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import torch
@@ -74,10 +75,15 @@ def _set_mask(op: Loop, loop_dim: LoopDim, index: Tensor, upper: Number, frame: 
 
 @execute.register
 def _(op: loop.NestOp, frame: Frame) -> None:
-    for destination in op.destinations:
+    begins = op.begins
+    for number, destination in enumerate(op.destinations):
         layout = layout_of(destination.type)
         sizes, strides = frame.sizes(layout.sizes), frame.sizes(layout.strides)
-        frame.set(destination, Buffer.allocate(memory_dtype_of(destination), sizes, strides))
+        buffer = Buffer.allocate(memory_dtype_of(destination), sizes, strides)
+        if number in begins:
+            buffer.tensor.copy_(frame.buffer(begins[number]).tensor)
+            buffer = Buffer(buffer.tensor)
+        frame.set(destination, buffer)
     run_block(op.block, enter(op, replace(frame, log=_log(op, frame))))
     for number, (destination, result) in enumerate(zip(op.destinations, op.outputs, strict=True)):
         buffer = frame.buffer(destination)
@@ -104,6 +110,42 @@ def _log(op: loop.NestOp, frame: Frame) -> AccessLog | None:
 @execute.register
 def _(op: loop.ForOp, frame: Frame) -> None:
     run_block(op.block, enter(op, frame))
+
+
+@execute.register
+def _(op: loop.ScanOp, frame: Frame) -> None:
+    """Run the iterations in order, each for all iterations of the loops around it at once."""
+    inner = enter(op, frame)
+    outer = frame.space.depth
+    indices = [inner.register(index) for index in op.indices]
+    # Accesses are in order here, so there are no races to find.
+    inner = replace(inner, log=None, prefixes={})
+    for point in product(*(range(n) for n in inner.space.extents[outer:])):
+        where = (slice(None),) * outer + tuple(slice(i, i + 1) for i in point)
+        active = None if inner.space.active is None else inner.space.active[where]
+        for index, values in zip(op.indices, indices, strict=True):
+            places = (w if n > 1 else slice(None) for w, n in zip(where, values.shape, strict=True))
+            frame.set(index, values[tuple(places)])
+        ones = (1,) * len(point)
+        space = Space((*frame.space.extents, *ones), inner.space.loops, active)
+        run_block(op.block, inner.inside(space))
+
+
+@execute.register
+def _(op: loop.PrefixOp, frame: Frame) -> None:
+    assert frame.prefixes is not None
+    combiner = combination(op.combiner.data, tuple(r.type for r in op.outputs))
+    values = frame.registers(op.inputs, lanes=False)
+    before = frame.prefixes.get(op)
+    if before is None:
+        before = [n.reshape((1,) * v.ndim) for n, v in zip(combiner.identity, values, strict=True)]
+    after = combiner.combine(before, values)
+    if frame.space.active is not None:
+        active = frame.space.active
+        after = [torch.where(active, a, b) for a, b in zip(after, before, strict=True)]
+    frame.prefixes[op] = after
+    for result, value in zip(op.outputs, after, strict=True):
+        frame.set(result, value)
 
 
 @execute.register

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from xdsl.ir import Operation, SSAValue
 
-from tilewright.dialects.loop import ApplyOp, ForOp, LoadOp, NestOp, ReduceOp, StoreOp
+from tilewright.dialects.loop import ApplyOp, ForOp, LoadOp, NestOp, ReduceOp, ScanOp, StoreOp
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, Symbol, symbol
 
@@ -17,6 +17,7 @@ _PLACES: dict[type[Operation], tuple[str, int]] = {
     LoadOp: ("access", 1),
     NestOp: ("bounds", 0),
     ReduceOp: ("bounds", 0),
+    ScanOp: ("bounds", 0),
     StoreOp: ("access", 2),
 }
 

@@ -48,7 +48,8 @@ class NestInfo:
 
     nest: NestOp
     extents: tuple[Expr, ...] | None
-    """The number of iterations of each of its outer loops; None if one of these does not count from zero by one."""
+    """The number of iterations of each of its outer loops; None if one of these does not count from zero by one, or if
+    a destination begins as another tensor: what the nest stores is then not all there is to it."""
     is_flat: bool = True
     """Whether it has no loops inside: one iteration is straight-line code."""
     ops: int = 0
@@ -63,6 +64,7 @@ class NestInfo:
         """Look at `nest`."""
         bounds = nest.loops
         plain = all(d.lower == 0 and d.step == 1 and not d.lanes for d in bounds.dims) and not bounds.operands
+        plain = plain and nest.starts is None
         info = NestInfo(nest, tuple(d.upper for d in bounds.dims) if plain else None)
         for op in nest.body.walk():
             if isinstance(op, LoadOp):

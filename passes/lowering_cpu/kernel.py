@@ -20,7 +20,9 @@ from tilewright.dialects.loop import (
     LoadOp,
     Loop,
     NestOp,
+    PrefixOp,
     ReduceOp,
+    ScanOp,
     StoreOp,
     YieldOp,
 )
@@ -31,9 +33,11 @@ from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
 from tilewright.passes.lowering_cpu.checks import CheckBuilder
 from tilewright.passes.lowering_cpu.cost import CostModel
 from tilewright.passes.lowering_cpu.index_space import IndexSpace
+from tilewright.passes.lowering_cpu.legality import is_in_scan
 from tilewright.passes.lowering_cpu.loops import Body, Carried, LoopBuilder
 from tilewright.passes.lowering_cpu.packing import Packed, PackingBuilder
 from tilewright.passes.lowering_cpu.reductions import ReductionBuilder
+from tilewright.passes.lowering_cpu.scans import ScanBuilder
 
 PARALLEL = "parallel"
 """Marks a loop inside a nest whose iterations threads are meant to share; see `passes/loop_tile.py`."""
@@ -57,6 +61,7 @@ class KernelLowering:
         self.values: dict[SSAValue, SSAValue] = {}
         self.loops = LoopBuilder(self.address, self.values.__setitem__)
         self.reductions = ReductionBuilder(self.loops, self.address, self.value, self.lower_body)
+        self.scans = ScanBuilder(self.loops, self.builder, self.lower_body)
         self.packing = PackingBuilder(self.loops, self.address)
         self.packed: dict[Operation, Packed] = {}
         """The loads that take their elements from a copy."""
@@ -154,6 +159,10 @@ class KernelLowering:
                 self.lower_for(op)
             case ReduceOp():
                 results = self.lower_reduce(op)
+            case ScanOp():
+                self.scans.scan(op)
+            case PrefixOp():
+                results = self.scans.prefix(op, [self.value(v) for v in op.inputs])
             case LoadOp():
                 results = [self.lower_load(op)]
             case StoreOp():
@@ -235,9 +244,13 @@ class KernelLowering:
     def lower_store(self, op: StoreOp) -> None:
         value, mask = self.value(op.value), self.optional(op.mask)
         scattered, offset = self.offset(op, value.type)
-        access = cpu.ScatterOp if scattered else cpu.StoreOp
+        target = self.value(op.target)
         combine = None if op.combine is None else op.combine.data
-        self.builder.append(access.get(value, self.value(op.target), offset, mask=mask, combine=combine))
+        if combine is not None and is_in_scan(op):
+            self.scans.combining_store(combine, value, target, offset, mask, apart=scattered)
+            return
+        access = cpu.ScatterOp if scattered else cpu.StoreOp
+        self.builder.append(access.get(value, target, offset, mask=mask, combine=combine))
 
     def offset(self, op: LoadOp | StoreOp, kind: Attribute) -> tuple[bool, SSAValue]:
         """Return whether the elements of an access lie apart, and the offset of the first or of each."""

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS, element_type
-from tilewright.dialects.loop import LoadOp, Loop, NestOp, ReduceOp, StoreOp
+from tilewright.dialects.loop import LoadOp, Loop, NestOp, ReduceOp, ScanOp, StoreOp
 
 MIN_LANES = 4
 """Fewer lanes than this are not worth a vector."""
@@ -56,6 +56,8 @@ def why_not(loop: Loop, position: int, found: set[SSAValue]) -> str | None:
         return "the nest is not on buffers yet"
     if isinstance(loop, ReduceOp) and loop.ordered is not None:
         return "an ordered reduction combines one element after the other"
+    if isinstance(loop, ScanOp):
+        return "the iterations of a scan run in order"
     for op in loop.block.walk():
         reason = _why_not_op(op, found)
         if reason is not None:
@@ -70,7 +72,7 @@ def _why_not_op(op: Operation, found: set[SSAValue]) -> str | None:
         if any(v in found for v in op.bound_operands):
             return "the bounds of an inner loop differ between lanes"
     elif isinstance(op, StoreOp):
-        if op.combine is not None:
+        if op.combine is not None and not is_in_scan(op):
             return "a store that combines takes one element at a time"
         if not any(v in found for v in op.indices):
             return "a store does not move with the loop"
@@ -80,6 +82,16 @@ def _why_not_op(op: Operation, found: set[SSAValue]) -> str | None:
         if result in found and not isinstance(element_type(result.type), (AnyFloat, IntegerType, IndexType)):
             return f"there are no vectors of {result.type}"
     return None
+
+
+def is_in_scan(op: Operation) -> bool:
+    """Whether `op` is inside a `loop.scan`: there no two parallel iterations store to the same element."""
+    around = op.parent_op()
+    while isinstance(around, Loop):
+        if isinstance(around, ScanOp):
+            return True
+        around = around.parent_op()
+    return False
 
 
 def is_leaf(loop: Loop) -> bool:

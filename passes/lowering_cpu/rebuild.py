@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import DenseArrayBase, i32
 from xdsl.ir import SSAValue
 
 from tilewright.dialects.access import normalize_access
-from tilewright.dialects.loop import ApplyOp, Bounds, LoadOp, Loop, ReduceOp, StoreOp
+from tilewright.dialects.loop import ApplyOp, Bounds, LoadOp, Loop, NestOp, ReduceOp, StoreOp
 from tilewright.dialects.sym_expr import Expr
 
 Access: TypeAlias = LoadOp | StoreOp | ApplyOp
@@ -34,6 +34,8 @@ def set_loops(op: Loop, loops: Bounds) -> None:
     op.properties.update(properties)
     if isinstance(op, ReduceOp):
         _set_operands(op, operands, op.init)
+    elif isinstance(op, NestOp):
+        _set_operands(op, operands, op.initial)
     else:
         op.operands = operands
 
@@ -42,7 +44,7 @@ def _optional(value: SSAValue | None) -> list[SSAValue]:
     return [] if value is None else [value]
 
 
-def _set_operands(op: LoadOp | StoreOp | ReduceOp, *segments: Sequence[SSAValue]) -> None:
+def _set_operands(op: LoadOp | StoreOp | ReduceOp | NestOp, *segments: Sequence[SSAValue]) -> None:
     segments = tuple(tuple(s) for s in segments)
     op.operands = [v for s in segments for v in s]
     op.properties["operandSegmentSizes"] = DenseArrayBase.from_list(i32, [len(s) for s in segments])

@@ -21,6 +21,7 @@ from tilewright.dialects.loop import (
     LoopDim,
     NestOp,
     ReduceOp,
+    ScanOp,
     StoreOp,
     YieldOp,
 )
@@ -172,7 +173,7 @@ class _Widener:
             case ReduceOp():
                 return self.copy_reduce(op)
             case Loop():
-                new = ForOp.get(self.inner_bounds(op))
+                new = (ScanOp if isinstance(op, ScanOp) else ForOp).get(self.inner_bounds(op))
                 self.copy_inner(op, new)
                 self.blocks.pop()
                 return new
@@ -218,7 +219,8 @@ class _Widener:
     def copy_store(self, op: StoreOp) -> Operation:
         indices = [self.value(v) for v in op.indices]
         mask = self.combined_mask(op.mask)
-        return StoreOp.get(self.as_vector(op.value), op.target, op.access.exprs, indices, mask=mask)
+        combine = None if op.combine is None else op.combine.data
+        return StoreOp.get(self.as_vector(op.value), op.target, op.access.exprs, indices, mask=mask, combine=combine)
 
     def copy_check(self, op: CheckOp, mask: SSAValue) -> Operation:
         """Copy a check such that it always holds in lanes beyond the loop's bounds."""

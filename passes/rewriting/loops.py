@@ -8,7 +8,7 @@ from xdsl.dialects import arith
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS
-from tilewright.dialects.loop import ForOp, ReduceOp
+from tilewright.dialects.loop import ForOp, PrefixOp, ReduceOp, ScanOp, StoreOp
 
 
 def move_ops(ops: Iterable[Operation], block: Block, before: Operation | None = None) -> None:
@@ -21,7 +21,7 @@ def move_ops(ops: Iterable[Operation], block: Block, before: Operation | None = 
             block.insert_op_before(op, before)
 
 
-def inline_for(loop: ForOp) -> Operation | None:
+def inline_for(loop: ForOp | ScanOp) -> Operation | None:
     """Put the body of a `loop.for` without loops in its place; return the first operation there."""
     parent = loop.parent
     assert parent is not None
@@ -31,6 +31,21 @@ def inline_for(loop: ForOp) -> Operation | None:
     loop.detach()
     loop.erase()
     return after if first is None else first
+
+
+def inline_scan(loop: ScanOp) -> Operation | None:
+    """Put the body of a `loop.scan` without loops in its place: one iteration, with none before it.
+
+    A scan with a store that combines stays, since outside of one such a store is atomic.
+    """
+    if any(isinstance(op, StoreOp) and op.combine is not None for op in loop.body.walk()):
+        return loop
+    for op in [op for op in loop.block.ops if isinstance(op, PrefixOp)]:
+        for result, value in zip(op.outputs, op.inputs, strict=True):
+            result.replace_all_uses_with(value)
+        op.detach()
+        op.erase()
+    return inline_for(loop)
 
 
 def inline_reduce(loop: ReduceOp) -> Operation | None:
