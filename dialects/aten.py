@@ -19,7 +19,8 @@ A function may carry these attributes:
   read from the first argument that has it alone as a size or stride;
 - `aten.mutates`: the numbers of the arguments that an `aten.copy_` writes to;
 - `aten.output_alias`: for each result the number of the argument it shares memory with, or -1;
-- `aten.constants`: the names of constant tensors, which are the last arguments;
+- `aten.constants`: the names of tensors that belong to the program (an exported one's parameters, for instance), which
+  are the last arguments;
 - `aten.none_outputs`: the positions, in the caller's list of outputs, that are None and have no result.
 """
 

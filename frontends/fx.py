@@ -57,15 +57,20 @@ class ImportedGraph:
 
 
 def import_graph(
-    graph_module: fx.GraphModule, example_inputs: Sequence[Any] = (), *, name: str = "forward"
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any] = (),
+    *,
+    name: str = "forward",
+    ranges: Mapping[Any, Any] | None = None,
 ) -> ImportedGraph:
     """Convert a functional graph of ATen operators to a module with the one function `name`.
 
     Every node has its traced value as `meta["val"]`; a placeholder without one takes it from `example_inputs`. The
-    function's arguments and results are those of the graph, in its order, but for results that are None. The graph is
-    not changed. Raises `Unsupported` for a graph that the IR cannot hold.
+    function's arguments and results are those of the graph, in its order, but for results that are None. `ranges` has
+    the bounds of symbols that are not to be taken from torch's shape environment. The graph is not changed. Raises
+    `Unsupported` for a graph that the IR cannot hold.
     """
-    return _Importer(graph_module, example_inputs).run(name)
+    return _Importer(graph_module, example_inputs, SymbolTable(ranges)).run(name)
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,10 @@ class _Operator:
 class _Importer:
     """The state of one import; `run` reads from top to bottom what happens to a graph."""
 
-    def __init__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    def __init__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], symbols: SymbolTable) -> None:
         self.graph_module = graph_module
         self.example_inputs = example_inputs
-        self.symbols = SymbolTable()
+        self.symbols = symbols
         self.types = TensorTypes(self.symbols)
         self.locations = Locations()
         self.values: dict[fx.Node, Any] = {}
@@ -239,9 +244,7 @@ class _Importer:
 
     def check_write(self, target: Overload, name: str, written: Sequence[SSAValue]) -> None:
         for value in written:
-            inputs = len(self.argument_types) - len(self.constants)
-            is_copy = target is torch.ops.aten.copy_.default
-            if not is_copy or not isinstance(value, BlockArgument) or value.index >= inputs:
+            if target is not torch.ops.aten.copy_.default or not isinstance(value, BlockArgument):
                 raise Unsupported(f"it writes to `{name}`, where only a copy_ to an argument may")
             self.mutated.add(value.index)
 

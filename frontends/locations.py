@@ -10,6 +10,9 @@ from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, StringA
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _UNKNOWN = UnknownLoc()
 
+_GENERATED = "<eval_with_key>"
+"""How torch names the code that it makes of a graph."""
+
 
 class Locations:
     """Finds the location of nodes, and shares those of equal stack traces."""
@@ -36,7 +39,12 @@ def describe(location: LocationAttr) -> str | None:
 
 
 def _parse(trace: str) -> LocationAttr:
-    frame = _FRAME.search(trace, max(trace.rfind('File "'), 0))
-    if frame is None:
+    end = len(trace)
+    while (start := trace.rfind('File "', 0, end)) >= 0:
+        frame = _FRAME.match(trace, start)
+        if frame is not None and not frame["file"].startswith(_GENERATED):
+            break
+        end = start
+    else:
         return _UNKNOWN
     return FileLineColLoc(StringAttr(frame["file"]), IntAttr(int(frame["line"])), IntAttr(0))

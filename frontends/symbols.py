@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -22,7 +22,9 @@ LARGEST_SIZE = 2**62 - 1
 class SymbolTable:
     """Translates the symbolic integers of one graph and keeps the facts about each symbol that it meets."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranges: Mapping[sympy.Symbol, Any] | None = None) -> None:
+        """`ranges` has the bounds of torch's symbols, where they are not those of the shape environment."""
+        self._ranges = ranges or {}
         self.facts: dict[Symbol, SymbolAttr] = {}
         """What is known of each symbol, in the order in which they were met."""
         self._translated: dict[Any, Expr] = {}
@@ -68,7 +70,7 @@ class SymbolTable:
             raise Unsupported(f"symbol {torch_symbol} is not an integer")
         ours = symbol(torch_symbol.name)
         if ours not in self.facts:
-            lower, upper = internals.symbol_range(env, torch_symbol)
+            lower, upper = internals.symbol_range(env, torch_symbol, self._ranges)
             info = SymbolInfo(internals.symbol_hint(env, torch_symbol), _bounded(lower), _bounded(upper))
             self.facts[ours] = SymbolAttr(info)
         return ours

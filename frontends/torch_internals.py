@@ -4,15 +4,18 @@
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import sympy
 import torch
 from torch._decomp import global_decomposition_table
+from torch._export.utils import _collect_all_valid_cia_ops, _get_decomp_for_cia
 from torch._higher_order_ops.effects import with_effects
 from torch._ops import HigherOrderOperator, OpOverload
+from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -72,6 +75,54 @@ def stock_decompositions() -> Mapping[Any, Decomposition]:
     return global_decomposition_table["post_autograd"]
 
 
+def composite_decompositions() -> Mapping[Any, Decomposition]:
+    """Return what each operator does that torch defines by calls of others, on every device and for autograd."""
+    return {operator: _get_decomp_for_cia(operator) for operator in _collect_all_valid_cia_ops()}
+
+
+def decompose(program: ExportedProgram, table: Mapping[Any, Decomposition]) -> ExportedProgram:
+    """Return a program with the operators of `table` decomposed, for inference; the given one is not changed."""
+    return program.run_decompositions(dict(table))
+
+
+def dynamic_ranges(program: ExportedProgram) -> Mapping[Any, Any]:
+    """Return the ranges of the sizes that were exported as dynamic, by torch's symbol."""
+    return program.range_constraints
+
+
+def input_names(program: ExportedProgram) -> list[str]:
+    """Return how a user writes each of the flattened inputs: `args[0]`, `kwargs['mask']`."""
+    return [f"args{name[3:]}" if name[1] == "0" else f"kwargs{name[3:]}" for name in _names(program.call_spec.in_spec)]
+
+
+def output_names(program: ExportedProgram) -> list[str]:
+    """Return how a user writes each of the flattened outputs: `['logits']`; empty for one that is not in anything."""
+    return _names(program.call_spec.out_spec)
+
+
+def _names(spec: pytree.TreeSpec | None) -> list[str]:
+    assert spec is not None
+    leaves = pytree.tree_unflatten(range(spec.num_leaves), spec)
+    return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(leaves)[0]]
+
+
+def unflatten_outputs(program: ExportedProgram, outputs: Sequence[Any]) -> Any:
+    """Return the user's outputs of which `outputs` are the leaves."""
+    assert program.call_spec.out_spec is not None
+    return pytree.tree_unflatten(outputs, program.call_spec.out_spec)
+
+
+def flat_inputs(program: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the leaves of the user's inputs to an exported program.
+
+    Raises what `program.module()` raises for inputs with another structure, or with sizes that were not exported.
+    """
+    flat, spec = program._get_flat_args_with_check(tuple(args), dict(kwargs))
+    if spec != program.call_spec.in_spec:
+        raise ValueError(f"expected inputs of the structure {program.call_spec.in_spec}, found {spec}")
+    return flat
+
+
 def symint_expr(value: torch.SymInt) -> sympy.Expr:
     """Return torch's expression for a symbolic integer, with what its guards decided substituted."""
     return value.node.expr
@@ -98,9 +149,9 @@ def symbol_hint(env: ShapeEnv, symbol: sympy.Symbol) -> int | None:
     return None if hint is None else int(hint)
 
 
-def symbol_range(env: ShapeEnv, symbol: sympy.Symbol) -> tuple[Any, Any]:
-    """Return the inclusive bounds of a symbol, each a SymPy integer or infinity."""
-    bounds = env.var_to_range[symbol]
+def symbol_range(env: ShapeEnv, symbol: sympy.Symbol, given: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Return the inclusive bounds of a symbol, each a SymPy integer or infinity: those `given`, or those of `env`."""
+    bounds = given[symbol] if symbol in given else env.var_to_range[symbol]
     return bounds.lower, bounds.upper
 
 

@@ -19,8 +19,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
+from tilewright import stats
 from tilewright.dialects import host
 from tilewright.dialects.verifier import verify_module
+from tilewright.passes.analysis.lifetimes import planned_bytes
 from tilewright.passes.pipelines import PIPELINES, load_passes
 from tilewright.tools.options import Options
 
@@ -96,6 +98,20 @@ def compile_module(
     if dump is not None:
         dump_code(module, target, dump)
     return CompiledModule(program, module, kernels, times)
+
+
+def record_stats(compiled: CompiledModule) -> None:
+    """Add a program to what `tilewright.last_compile_stats()` gives."""
+    from tilewright.backends.host.plan import find_program
+
+    calls = compiled.program.stats
+    stats.record_graph(
+        kernels=len(compiled.kernels),
+        extern=calls.operators,
+        callbacks=calls.num_callbacks,
+        bytes_planned=planned_bytes(find_program(compiled.module)).total,
+        compile_s=compiled.times.seconds,
+    )
 
 
 def pipeline_text(options: Options, target: Target) -> str:

@@ -45,6 +45,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="random|ones|FILE.pt",
         help="make inputs up for the types of the arguments, or read a list that torch.save wrote (default: random)",
     )
+    parser.add_argument(
+        "--constants",
+        metavar="FILE.pt",
+        help="read the constants that the function names, its last arguments, from a dictionary that torch.save wrote",
+    )
     parser.add_argument("--seed", type=int, default=0, help="where random inputs, and random operators, start")
     parser.add_argument(
         "--symbol",
@@ -123,13 +128,15 @@ def _function_name(file: ParsedModule, wanted: str | None) -> str:
 
 def _inputs(file: ParsedModule, name: str, arguments: argparse.Namespace) -> list[Input]:
     from tilewright.backends.reference import ExecutionError
-    from tilewright.backends.reference.inputs import InputSpec, load_inputs, make_inputs
+    from tilewright.backends.reference.inputs import InputSpec, load_constants, load_inputs, make_inputs
 
     try:
+        constants = load_constants(arguments.constants, file.module, name) if arguments.constants else []
         if arguments.args not in ("random", "ones"):
-            return load_inputs(arguments.args)
+            return [*load_inputs(arguments.args), *constants]
         spec = InputSpec(arguments.args == "ones", arguments.seed, dict(arguments.symbol), arguments.int_range)
-        return make_inputs(file.module, name, spec)
+        inputs = make_inputs(file.module, name, spec)
+        return [*inputs[: len(inputs) - len(constants)], *constants]
     except ExecutionError as error:
         raise file.source.error(error.message) from error
 

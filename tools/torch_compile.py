@@ -19,12 +19,10 @@ from torch import fx
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
 from tilewright import stats
-from tilewright.backends.host.plan import find_program
 from tilewright.dialects.type_guards import is_array
 from tilewright.frontends.aot import GraphFunction, trace_and_compile
 from tilewright.frontends.fx import import_graph
-from tilewright.passes.analysis.lifetimes import planned_bytes
-from tilewright.tools.compile import StageTimes, compile_module
+from tilewright.tools.compile import StageTimes, compile_module, record_stats
 from tilewright.tools.options import Options, parse_options
 from tilewright.tools.universe import make_context
 
@@ -84,15 +82,8 @@ def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Option
     dump: Path | None = None if options.dump is None else options.dump / name
     ctx = make_context()
     compiled = compile_module(imported.module, ctx, options, imported.constants, dump=dump, times=times)
-    program = compiled.program
-    stats.record_graph(
-        kernels=len(compiled.kernels),
-        extern=program.stats.operators,
-        callbacks=program.stats.num_callbacks,
-        bytes_planned=planned_bytes(find_program(compiled.module)).total,
-        compile_s=times.seconds,
-    )
-    return _with_none_outputs(program.run_boxed, none_outputs)
+    record_stats(compiled)
+    return _with_none_outputs(compiled.program.run_boxed, none_outputs)
 
 
 def _none_outputs(module: ModuleOp) -> list[int]:

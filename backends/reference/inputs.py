@@ -5,11 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
 from xdsl.dialects import func
-from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp
+from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
 from tilewright.backends.reference.aten import is_list
@@ -21,7 +22,7 @@ from tilewright.backends.reference.interpreter import Input, find_callee
 from tilewright.dialects.loop import KernelOp, layout_of
 from tilewright.dialects.sym import LayoutAttr, SymbolAttr, free_symbols
 from tilewright.dialects.sym_expr import Symbol, symbol
-from tilewright.dialects.type_guards import is_memref, is_tensor
+from tilewright.dialects.type_guards import is_array, is_memref, is_tensor
 
 _DEFAULT_SIZE = 5
 """The value of a symbol that has no hint: odd, so that loops have tails."""
@@ -126,11 +127,7 @@ def load_inputs(path: str) -> list[Input]:
 
     Raises `ExecutionError` if it cannot be read or holds something else.
     """
-    try:
-        loaded: object = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        first = str(error).partition("\n")[0]
-        raise ExecutionError(f"{path} cannot be read as inputs: {first}") from error
+    loaded = _load(path, "inputs")
     if not is_list(loaded):
         raise ExecutionError(f"{path} holds a {type(loaded).__name__}, expected a list of tensors and ints")
     inputs: list[Input] = []
@@ -139,3 +136,35 @@ def load_inputs(path: str) -> list[Input]:
             raise ExecutionError(f"input {number} in {path} is a {type(value).__name__}, expected a tensor or an int")
         inputs.append(value)
     return inputs
+
+
+def load_constants(path: str, module: ModuleOp, name: str) -> list[Tensor]:
+    """Return the tensors that `aten.constants` of a function names from a file written by `torch.save`: a dictionary.
+
+    Raises `ExecutionError` if it cannot be read, holds something else or lacks one.
+    """
+    loaded = _load(path, "constants")
+    if not isinstance(loaded, dict):
+        raise ExecutionError(f"{path} holds a {type(loaded).__name__}, expected a dictionary from names to tensors")
+    tensors = cast("dict[object, object]", loaded)
+    constants: list[Tensor] = []
+    for constant in constant_names(find_callee(module, name)):
+        tensor = tensors.get(constant)
+        if not isinstance(tensor, Tensor):
+            raise ExecutionError(f"{path} has no tensor for the constant `{constant}`")
+        constants.append(tensor)
+    return constants
+
+
+def constant_names(callee: func.FuncOp | KernelOp) -> list[str]:
+    """Return the names of a function's last arguments, where they are constants."""
+    names = callee.attributes.get("aten.constants")
+    return [n.data for n in names.data if isinstance(n, StringAttr)] if names is not None and is_array(names) else []
+
+
+def _load(path: str, what: str) -> object:
+    try:
+        return torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        first = str(error).partition("\n")[0]
+        raise ExecutionError(f"{path} cannot be read as {what}: {first}") from error

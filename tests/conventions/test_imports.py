@@ -37,7 +37,9 @@ RULES = {
     "backends.llvm": BACKEND.and_also("llvmlite"),
     "backends.reference": BACKEND.and_also("torch"),
     "tools": TOOL,
+    "tools.exported": TOOL.and_also("torch"),
     "tools.gen_aten_schemas": TOOL.and_also("torch"),
+    "tools.import_exported": TOOL.and_also("torch"),
     "tools.torch_compile": TOOL.and_also("torch"),
 }
 

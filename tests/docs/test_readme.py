@@ -57,7 +57,7 @@ def test_ir() -> None:
 
 @pytest.mark.slow
 def test_program() -> None:
-    (program,) = blocks("python")
+    program = "".join(blocks("python"))
     (output,) = blocks("text")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == output
