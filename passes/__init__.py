@@ -6,6 +6,7 @@ PASSES: dict[str, str] = {
     "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
     "convert-aten-to-loop": "tilewright.passes.convert_aten_to_loop:ConvertAtenToLoopPass",
     "convert-loop-to-cpu": "tilewright.passes.convert_loop_to_cpu:ConvertLoopToCpuPass",
+    "elide-copies": "tilewright.passes.elide_copies:ElideCopiesPass",
     "loop-collapse": "tilewright.passes.loop_collapse:LoopCollapsePass",
     "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",
     "loop-fuse": "tilewright.passes.loop_fuse:LoopFusePass",

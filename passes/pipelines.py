@@ -26,6 +26,7 @@ _GRAPH = (
 
 _BUFFERS = (
     "bufferize",
+    "elide-copies",  # before reuse, which would give the copied buffer another one's memory
     "buffer-reuse",  # before outlining: whether a buffer may be overwritten is seen in the loops that read it
     "outline-kernels",
     "loop-simplify-index",  # strides have entered the addresses

@@ -15,7 +15,7 @@ from xdsl.ir import Block, SSAValue
 from tilewright.dialects import loop
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.loop_nest import Loop
-from tilewright.dialects.sym import MapAttr
+from tilewright.dialects.sym import LayoutAttr, MapAttr
 from tilewright.dialects.sym_expr import simplify
 from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.layouts import address
@@ -49,12 +49,16 @@ def _accesses(block: Block, path: tuple[tuple[Loop, int], ...]) -> Iterator[Acce
             yield from _accesses(op.block, here)
 
 
-def can_overwrite(loads: Sequence[Access], stores: Sequence[Access]) -> bool:
-    """Whether the buffer of `stores` may be the memory of that of `loads`: all accesses of one nest to the two."""
-    return all(_in_order(load, store) for store in stores for load in loads)
+def can_overwrite(loads: Sequence[Access], stores: Sequence[Access], place: LayoutAttr | None = None) -> bool:
+    """Whether the buffer of `stores` may be the memory of that of `loads`: all accesses of one nest to the two.
+
+    Both then start at one address; or, if `place` is given, `stores` go to that layout in the storage in which the
+    layouts of the buffers of `loads` count.
+    """
+    return all(_in_order(load, store, place) for store in stores for load in loads)
 
 
-def _in_order(load: Access, store: Access) -> bool:
+def _in_order(load: Access, store: Access, place: LayoutAttr | None) -> bool:
     """Whether an element that `load` reads is only ever overwritten by `store` later in the same iteration.
 
     Take the dims in which the store's index depends on the shared loops, and on them only. Each element is stored once,
@@ -71,9 +75,11 @@ def _in_order(load: Access, store: Access) -> bool:
     names = IndexNames()
     common = {names.symbol(index) for outer in shared for index in outer.indices}
     written, read = names.exprs(*_map(store)), names.exprs(*_map(load))
-    if layout_of(load.buffer.type) != layout_of(store.buffer.type):
-        written = (simplify(address(layout_of(store.buffer.type), written), {}),)
-        read = (simplify(address(layout_of(load.buffer.type), read), {}),)
+    source, target = layout_of(load.buffer.type), layout_of(store.buffer.type) if place is None else place
+    if source != target:
+        first = 0 if place is None else place.offset - source.offset
+        written = (simplify(address(target, written) + first, {}),)
+        read = (simplify(address(source, read), {}),)
     private = {names.symbol(index) for index in loops} - common
     for mine, theirs in zip(read, written, strict=True):
         used = theirs.free_symbols

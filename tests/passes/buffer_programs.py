@@ -19,11 +19,18 @@ from tilewright.dialects import aten, host, loop, sym
 from tilewright.dialects.verifier import verify_module
 from tilewright.passes.buffer_reuse import BufferReusePass
 from tilewright.passes.bufferize import BufferizePass
+from tilewright.passes.elide_copies import ElideCopiesPass
 from tilewright.passes.merge_kernels import MergeKernelsPass
 from tilewright.passes.outline_kernels import OutlineKernelsPass
 
 DIALECTS = (builtin.Builtin, arith.Arith, math.Math, func.Func, sym.Sym, aten.Aten, loop.LoopDialect, host.Host)
-PASSES: tuple[ModulePass, ...] = (BufferizePass(), BufferReusePass(), OutlineKernelsPass(), MergeKernelsPass())
+PASSES: tuple[ModulePass, ...] = (
+    BufferizePass(),
+    ElideCopiesPass(),
+    BufferReusePass(),
+    OutlineKernelsPass(),
+    MergeKernelsPass(),
+)
 
 Input = Tensor | int
 Output = Tensor | int | None
@@ -241,12 +248,39 @@ class RandomProgram:
             f": ({target.kind}, {source.kind}) -> {target.kind}"
         )
 
+    def part_written(self) -> None:
+        """Write to some rows of an argument, or to all of it through a view that turns it over."""
+        whole = self.choose.choice(self.arguments)
+        rows = self.choose.randint(1, whole.sizes[0])
+        first = self.choose.randint(0, whole.sizes[0] - rows)
+        turned = rows == whole.sizes[0]
+        sizes = (whole.sizes[1], rows) if turned else (rows, whole.sizes[1])
+        strides = (whole.strides[1], whole.strides[0]) if turned else whole.strides
+        offset = 0 if turned else first * whole.strides[0]
+        kind = tensor(sizes, strides).replace("]>>", f"], offset {offset}>>") if offset else tensor(sizes, strides)
+        access = "(d1, d0)" if turned else f"(d0 + {first}, d1)" if first else "(d0, d1)"
+        number = len(self.lines)
+        source = self.pick()
+        row, column = source.sizes[0], source.sizes[1]
+        value = tensor(sizes, (sizes[1], 1))
+        self.written.append(whole)
+        self.lines += [
+            f"%n{number} = loop.nest (%i : {sizes[0]}, %j : {sizes[1]}) outs(%o : {value}) {{",
+            f"  %v = loop.load {source.name}[%i mod {row}, %j mod {column}] : {source.kind} -> f32",
+            "  %x = math.absf %v : f32",
+            f"  loop.store %x, %o[%i, %j] : f32, {value}",
+            "}",
+            f"%p{number} = loop.view {whole.name} <(d0, d1) -> {access}> : {whole.kind} to {kind}",
+            f'%c{number} = aten.call "aten.copy_.default"(self = %p{number}, src = %n{number}) '
+            f": ({kind}, {value}) -> {kind}",
+        ]
+
     def text(self, steps: int) -> str:
         """Write a whole program."""
         for sizes, strides in (((3, 4), (4, 1)), ((4, 3), (1, 4)), ((2, 6), (6, 1))):
             self.arguments.append(self.new(sizes, strides))
         plain = [self.pointwise] * 4 + [self.rows] * 2 + [self.two_results, self.transposed, self.reshaped, self.called]
-        choices = [*plain, self.viewed_by_call, self.argument_written]
+        choices = [*plain, self.viewed_by_call, *([self.argument_written, self.part_written] * 2)]
         for _ in range(steps):
             self.choose.choice(choices)()
         results = [self.pick() for _ in range(self.choose.randint(1, 3))]
