@@ -20,7 +20,9 @@ from tilewright.dialects.loop import (
     ForOp,
     IntrinsicOp,
     LoadOp,
+    PrefixOp,
     ReduceOp,
+    ScanOp,
     SelectOp,
     StoreOp,
     YieldOp,
@@ -116,9 +118,11 @@ class Body:
         """Store a value of the compute type as an element of `target`."""
         self.store_as(self.cast(value, self.compute, element_of(target)), target, index)
 
-    def store_as(self, value: Value, target: Value, index: Index) -> None:
-        """Store a value that has the target's dtype."""
-        self._block.add_op(StoreOp.get(value, target, index, self.indices))
+    def store_as(
+        self, value: Value, target: Value, index: Index, *, mask: Value | None = None, combine: str | None = None
+    ) -> None:
+        """Store a value that has the target's dtype, where the `mask` holds, or `combine` it with what is there."""
+        self._block.add_op(StoreOp.get(value, target, index, self.indices, mask=mask, combine=combine))
 
     def cast(self, value: Value, source: Attribute, target: Attribute) -> Value:
         """Convert from one dtype to another, as torch does: to and from the 16-bit floats by way of f32."""
@@ -253,12 +257,25 @@ class Body:
 
     def loop(self, sizes: Sequence[Expr], fill: Callable[[Body, Index], None]) -> None:
         """Add parallel loops over `sizes`, whose body `fill` emits; none at all if there are no sizes."""
-        if not sizes:
-            return fill(self, [])
-        op = ForOp.get(Bounds.extents(sizes))
+        if sizes:
+            self._loop(ForOp.get(Bounds.extents(sizes)), fill)
+        else:
+            fill(self, [])
+
+    def scan(self, sizes: Sequence[Expr], fill: Callable[[Body, Index], None]) -> None:
+        """Add loops over `sizes` that run in order, whose body `fill` emits."""
+        self._loop(ScanOp.get(Bounds.extents(sizes)), fill)
+
+    def _loop(self, op: ForOp | ScanOp, fill: Callable[[Body, Index], None]) -> None:
         op.location = self.call.op.location
         fill(*self._nested(op.block))
         self._block.add_op(op)
+
+    def prefix(self, combiner: str, *values: Value) -> Sequence[Value]:
+        """Combine values, one per slot, with those of all earlier iterations of the scan that this is the body of."""
+        op = PrefixOp.get(combiner, values)
+        self._block.add_op(op)
+        return op.results
 
     def reduce(
         self, combiners: Sequence[str], sizes: Sequence[Expr], value: Callable[[Body, Index], Sequence[Value]]

@@ -1,81 +1,31 @@
-"""Indexing by positions, and rearrangements that make a new tensor: concatenation, padding, flips, scatters of a slice.
-
-A position that is out of range is an error, as in eager: it is checked where it is used, and reads element 0.
-"""
+"""Indexing by positions, and what makes a new tensor of others: concatenation, padding, flips, scatters of a slice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Sequence
 from itertools import accumulate
 
-from xdsl.dialects.builtin import i64
 from xdsl.ir import SSAValue
 
-from tilewright.dialects.loop import CmpOp, layout_of
-from tilewright.dialects.sym_expr import Expr, FloorDiv, Mod, integer, provably_at_most
+from tilewright.dialects.loop import layout_of
+from tilewright.dialects.sym_expr import Expr, FloorDiv, Mod, integer
 from tilewright.passes.lowering.body import Body, Index, Value
 from tilewright.passes.lowering.call import Call, Lowering, element_of, sizes_of, wrap_dim
-from tilewright.passes.lowering.dtypes import Category, category, ui8
 from tilewright.passes.lowering.errors import NotLoweredError
 from tilewright.passes.lowering.nest import ZERO, broadcast, copied, gathered
+from tilewright.passes.lowering.positions import OUT_OF_RANGE, check_positions, load_at, load_position, out_of_bounds
 from tilewright.passes.lowering.views import position, slice_bounds
-
-_OUT_OF_RANGE = "IndexError: index out of range in self"
-
-
-@dataclass(frozen=True)
-class _Position:
-    """A position along a dimension that was loaded: one of the dimension's, or else 0, and the program fails."""
-
-    index: Expr
-    inside: Value | None
-    """Whether it is one of the dimension's, where the dimension may have no element at all and so no element 0."""
-
-
-def _position(b: Body, positions: SSAValue, index: Index, size: Expr, error: str, *, wraps: bool = False) -> _Position:
-    """Load a position along a dimension of `size`; if it `wraps`, it counts from the end where it is negative."""
-    place = b.cast(b.load(positions, index), element_of(positions), i64)
-    length = b.constant(size if not size.is_Integer else int(size), i64)
-    if wraps:
-        place = b.select(b.compare("lt", place, 0), b.add(place, length), place)
-    # A negative number is a large one.
-    inside = b.emit(CmpOp.get("lt", place, length, unsigned=True))
-    may_be_empty = not provably_at_most(integer(1), size, b.call.ranges)
-    return _Position(b.as_index(b.check(inside, place, error)), inside if may_be_empty else None)
-
-
-def _load_at(b: Body, source: SSAValue, index: Index, places: Mapping[int, _Position]) -> Value:
-    """Load an element at positions along some dimensions, and at the indices that `index` gives along the others."""
-    others = iter(index)
-    full = [places[d].index if d in places else next(others) for d in range(len(sizes_of(source)))]
-    tests = [p.inside for p in places.values() if p.inside is not None]
-    if not tests:
-        return b.load(source, full)
-    return b.load(source, full, mask=reduce(b.both, tests), otherwise=b.constant(0, element_of(source)))
-
-
-def _out_of_bounds(error: str, d: int, size: Expr) -> str:
-    """Return the text of the exception of type `error` for a position that a dimension does not have."""
-    return f"{error}: index out of bounds for dimension {d}" + (f" with size {size}" if size.is_Integer else "")
-
-
-def _check_positions(positions: SSAValue) -> None:
-    element = element_of(positions)
-    if category(element) is not Category.INTEGER or element == ui8:
-        raise NotLoweredError(f"positions of type {element}")
 
 
 def _embedding(call: Call) -> Sequence[SSAValue]:
     """Take rows of a table. `padding_idx` and `scale_grad_by_freq` matter to the gradient only."""
     weight, positions = call.tensor("weight"), call.tensor("indices")
-    _check_positions(positions)
+    check_positions(positions)
     rank, size = len(sizes_of(positions)), sizes_of(weight)[0]
 
     def value(b: Body, index: Index) -> Value:
-        place = _position(b, positions, index[:rank], size, _OUT_OF_RANGE)
-        return _load_at(b, weight, index[rank:], {0: place})
+        place = load_position(b, positions, index[:rank], size, OUT_OF_RANGE)
+        return load_at(b, weight, index[rank:], {0: place})
 
     return gathered(call, value)
 
@@ -84,13 +34,13 @@ def _index_select(call: Call) -> Sequence[SSAValue]:
     source, positions = call.tensor("self"), call.tensor("index")
     sizes = sizes_of(source)
     d = call.dim("dim", len(sizes))
-    _check_positions(positions)
+    check_positions(positions)
     if not sizes:
         raise NotLoweredError("a selection from a tensor without dimensions")
 
     def value(b: Body, index: Index) -> Value:
-        place = _position(b, positions, [index[d]] if sizes_of(positions) else [], sizes[d], _OUT_OF_RANGE)
-        return _load_at(b, source, [*index[:d], *index[d + 1 :]], {d: place})
+        place = load_position(b, positions, [index[d]] if sizes_of(positions) else [], sizes[d], OUT_OF_RANGE)
+        return load_at(b, source, [*index[:d], *index[d + 1 :]], {d: place})
 
     return gathered(call, value)
 
@@ -99,13 +49,13 @@ def _gather(call: Call) -> Sequence[SSAValue]:
     source, positions = call.tensor("self"), call.tensor("index")
     sizes = sizes_of(source)
     d = call.dim("dim", len(sizes))
-    _check_positions(positions)
+    check_positions(positions)
     if not sizes or not sizes_of(positions):
         raise NotLoweredError("a gather on a tensor without dimensions")
 
     def value(b: Body, index: Index) -> Value:
-        place = _position(b, positions, index, sizes[d], _out_of_bounds("RuntimeError", d, sizes[d]))
-        return _load_at(b, source, [*index[:d], *index[d + 1 :]], {d: place})
+        place = load_position(b, positions, index, sizes[d], out_of_bounds("RuntimeError", d, sizes[d]))
+        return load_at(b, source, [*index[:d], *index[d + 1 :]], {d: place})
 
     return gathered(call, value)
 
@@ -119,7 +69,7 @@ def _index(call: Call) -> Sequence[SSAValue]:
     sizes = sizes_of(source)
     positions = {d: p for d, p in enumerate(given) if p is not None}
     for p in positions.values():
-        _check_positions(p)
+        check_positions(p)
     indexed = list(positions)
     if not indexed:
         raise NotLoweredError("no positions")
@@ -130,10 +80,10 @@ def _index(call: Call) -> Sequence[SSAValue]:
     def value(b: Body, index: Index) -> Value:
         shared, others = index[first : first + common], [*index[:first], *index[first + common :]]
         places = {
-            d: _position(b, p, broadcast(p, shared), sizes[d], _out_of_bounds("IndexError", d, sizes[d]), wraps=True)
+            d: load_position(b, p, broadcast(p, shared), sizes[d], out_of_bounds("IndexError", d, sizes[d]), wraps=True)
             for d, p in positions.items()
         }
-        return _load_at(b, source, others, places)
+        return load_at(b, source, others, places)
 
     return gathered(call, value)
 

@@ -13,7 +13,7 @@ from tilewright.dialects.sym import LayoutAttr
 from tilewright.dialects.sym_expr import Expr, dim, integer
 from tilewright.passes.lowering.body import Body, Index, Value, name_indices
 from tilewright.passes.lowering.call import Call, Tensor, element_of, sizes_of
-from tilewright.passes.lowering.dtypes import compute_type
+from tilewright.passes.lowering.dtypes import Number, compute_type
 
 ZERO = integer(0)
 
@@ -24,13 +24,14 @@ def nest(
     sizes: Sequence[Expr],
     outs: Sequence[Tensor],
     fill: Callable[[Body, Index, Sequence[Value]], None],
+    start: SSAValue | None = None,
 ) -> Sequence[SSAValue]:
     """Add a nest of loops over `sizes` that computes tensors of types `outs`, and return them.
 
     `fill` gets a body for operands that meet in dtype `element`, the indices of the loops, and the destinations to
-    store to.
+    store to; the first of these begins as `start`, if that is given.
     """
-    op = NestOp.get(Bounds.extents(sizes), outs)
+    op = NestOp.get(Bounds.extents(sizes), outs, initial={} if start is None else {0: start})
     op.location = call.op.location
     op.attributes["origin"] = _origin(call.name)
     call.ops.append(op)
@@ -57,6 +58,30 @@ def gathered(call: Call, value: Callable[[Body, Index], Value]) -> Sequence[SSAV
         body.store_as(value(body, index), destinations[0], index)
 
     return nest(call, out.element_type, layout_of(out).sizes, [out], fill)
+
+
+def filled(call: Call, kind: Tensor, number: Number) -> SSAValue:
+    """Add a nest that gives a tensor of type `kind` with the same number everywhere."""
+
+    def fill(body: Body, index: Index, destinations: Sequence[Value]) -> None:
+        body.store_as(body.constant(number, kind.element_type), destinations[0], index)
+
+    return nest(call, kind.element_type, layout_of(kind).sizes, [kind], fill)[0]
+
+
+def with_element(kind: Tensor, element: Attribute) -> Tensor:
+    """Return the type of a tensor like one of type `kind`, with elements of another type."""
+    return TensorType(element, kind.get_shape(), layout_of(kind))
+
+
+def converted(call: Call, source: SSAValue, kind: Tensor) -> SSAValue:
+    """Add a nest that copies `source` to a tensor of type `kind`, which may have other elements."""
+
+    def fill(body: Body, index: Index, destinations: Sequence[Value]) -> None:
+        value = body.cast(body.load(source, index), element_of(source), kind.element_type)
+        body.store_as(value, destinations[0], index)
+
+    return nest(call, kind.element_type, layout_of(kind).sizes, [kind], fill)[0]
 
 
 def copied(call: Call, source: SSAValue, access: Callable[[Index], Index]) -> Sequence[SSAValue]:

@@ -102,7 +102,7 @@ class Combination:
             return self.map(b, b.widen(b.load(r.source, index), source))
 
         def values(b: Body, outer: Index) -> Sequence[Value]:
-            combiner = _on_dtype(self.combiner, element)
+            combiner = on_dtype(self.combiner, element)
             total = b.reduce_one(combiner, r.sizes, lambda b, inner: load(b, r.source_index(outer, inner)))
             return [self.finish(b, total)]
 
@@ -120,7 +120,7 @@ class Combination:
         return element
 
 
-def _on_dtype(combiner: str, element: Attribute) -> str:
+def on_dtype(combiner: str, element: Attribute) -> str:
     """Return the combiner that orders elements of a dtype as torch does."""
     if element == i1:
         return {"max": "any", "min": "all", "sum": "any", "prod": "all"}.get(combiner, combiner)
@@ -305,7 +305,7 @@ def _aminmax(call: Call) -> Sequence[SSAValue]:
             value = b.load_element(r.source, r.source_index(outer, inner))
             return [value, value]
 
-        return b.reduce([_on_dtype("min", element), _on_dtype("max", element)], r.sizes, load)
+        return b.reduce([on_dtype("min", element), on_dtype("max", element)], r.sizes, load)
 
     return reduced(call, r, element, values)
 

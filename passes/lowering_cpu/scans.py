@@ -10,7 +10,6 @@ from xdsl.ir import Attribute, SSAValue
 from tilewright.dialects import cpu
 from tilewright.dialects.combiners import COMBINERS, element_type
 from tilewright.dialects.loop import CastOp, PrefixOp, ScanOp
-from tilewright.dialects.loop_scalar import like
 from tilewright.dialects.type_guards import is_vector
 from tilewright.passes.lowering_cpu.builder import ScopedBuilder
 from tilewright.passes.lowering_cpu.loops import Carried, LoopBuilder
@@ -56,10 +55,10 @@ class ScanBuilder:
         old = emit(load.get(target, offset, kind, mask=mask, otherwise=otherwise))
         half = isinstance(element_type(kind), (BFloat16Type, Float16Type))
         if half:
-            old, value = (emit(CastOp.get(v, like(kind, f32))) for v in (old, value))
+            old, value = (emit(CastOp.get(v, f32)) for v in (old, value))
         (new,) = COMBINERS[combine].combine(emit, [old], [value])
         if half:
-            new = emit(CastOp.get(new, kind))
+            new = emit(CastOp.get(new, element_type(kind)))
         self._builder.append(store.get(new, target, offset, mask=mask))
 
     def _identity(self, op: PrefixOp) -> Carried:
