@@ -2,7 +2,8 @@
 
 A host program is a `func.func` on memrefs with `#sym.layout` and on i64 sizes. It allocates, views, launches kernels,
 calls ATen operators and returns; what happens inside a kernel, and on which thread, it cannot say. The function's
-attributes are those of `dialects/aten.py`.
+attributes are those of `dialects/aten.py`. Its caller gives the arguments away (but for constants): one that is not
+returned ends after its last use, as a view does. What is allocated or returned by a call ends at its `host.free`.
 
 ```
 loop.kernel @k0(%a : memref<?xf32, #sym.layout<[n0], [1]>>, %b : memref<?xf32, #sym.layout<[n0], [1]>>) symbols [n0] {

@@ -1,8 +1,9 @@
 """Let buffers take over the memory of buffers that are dead.
 
 A nest's output takes over an input that nothing reads afterwards, where each element is read before it is overwritten
-(`in_place`). Any other allocation takes over an earlier one that has died and is as large (`share`). The order of the
-program stays as it is. (Inductor: memory planning and in-place buffers.)
+(`in_place`). Any other allocation takes over an earlier one that has died and is as large (`share`). What a call
+returns in memory of its own is taken over like an allocation. The order of the program stays as it is. (Inductor:
+memory planning and in-place buffers.)
 
 Before:
 ```
@@ -45,8 +46,10 @@ func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>) -> memref<8xf32, #
 }
 ```
 
-Left alone: arguments, what calls return, buffers that are returned or have a view that is (the caller would keep all of
-the shared memory alive), and buffers that an unknown operator may have returned under another name.
+A buffer that is returned takes over memory only in place, where it is exactly as large: the caller keeps all of it.
+
+Left alone: arguments, buffers that are returned as a view, and buffers that an operator may have returned under another
+name.
 """
 
 from __future__ import annotations
@@ -57,16 +60,18 @@ from dataclasses import dataclass, field
 from xdsl.context import Context
 from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dialects import host, loop
 from tilewright.dialects.loop_access import layout_of
-from tilewright.dialects.sym_expr import Expr, integer
+from tilewright.dialects.sym_expr import Expr, Ranges, integer
 from tilewright.dialects.type_guards import is_memref
-from tilewright.passes.analysis.aliasing import alias_sets
+from tilewright.passes.analysis.aliasing import alias_sets, call_memory
 from tilewright.passes.analysis.in_place import Access, accesses, can_overwrite
+from tilewright.passes.analysis.layouts import is_dense
 from tilewright.passes.analysis.lifetimes import buffers_used, byte_size, lifetimes
+from tilewright.passes.analysis.ranges import symbol_ranges
 
 
 @dataclass(eq=False)
@@ -78,7 +83,8 @@ class _Storage:
     """In bytes."""
     end: int
     """The number of the operation that uses it last."""
-    free: host.FreeOp
+    free: host.FreeOp | None
+    """Where it is given up; None if it is returned."""
     has_views: bool
 
     @property
@@ -99,7 +105,9 @@ class _Storage:
             block.insert_op_before(view, before)
             name = view.result
         alloc.result.replace_all_uses_with(name)
-        heir.free.operands[0] = self.root
+        if heir.free is not None:
+            heir.free.operands[0] = self.root
+        assert self.free is not None, "what is returned is not taken over"
         self.free.detach()
         self.free.erase()
         alloc.detach()
@@ -108,20 +116,28 @@ class _Storage:
         heir.has_views |= self.has_views or name is not self.root
 
 
-def _storages(program: Block) -> dict[SSAValue, _Storage]:
-    """Return, for each allocation whose whole life is known, its memory."""
+def _storages(function: func.FuncOp) -> dict[SSAValue, _Storage]:
+    """Return, for each allocation and each fresh result of a call whose whole life is known, its memory."""
+    program = function.body.block
     sets = alias_sets(program)
     lives = lifetimes(program, sets)
+    ranges = symbol_ranges(function)
     found: dict[SSAValue, _Storage] = {}
     for op in lives.ops:
-        if not isinstance(op, host.AllocOp):
-            continue
-        root = op.result
-        free, members = lives.frees.get(root), sets.members(root)
-        if free is None or root in lives.escaping or any(sets.base(m) is not root for m in members):
-            continue
-        found[root] = _Storage(root, byte_size(root), lives.last_use[root], free, len(members) > 1)
+        for root in op.results if isinstance(op, (host.AllocOp, host.CallOp)) else ():
+            if not is_memref(root.type) or (isinstance(op, host.CallOp) and not _is_own_memory(op, root, ranges)):
+                continue
+            free, members = lives.frees.get(root), sets.members(root)
+            is_known = all(sets.base(m) is root for m in members)
+            if is_known and (free is None) == (root in lives.escaping):
+                found[root] = _Storage(root, byte_size(root), lives.last_use[root], free, len(members) > 1)
     return found
+
+
+def _is_own_memory(call: host.CallOp, result: SSAValue, ranges: Ranges) -> bool:
+    """Whether all that lies between the first and the last element of a call's result is the result's alone."""
+    shares = call_memory(call).shares[call.results.index(result)]
+    return not shares and is_dense(layout_of(result.type), ranges)
 
 
 def _reuse_in_place(ops: list[Operation], storages: dict[SSAValue, _Storage]) -> None:
@@ -135,10 +151,10 @@ def _reuse_in_place(ops: list[Operation], storages: dict[SSAValue, _Storage]) ->
         for access in accesses(op):
             group = loads if isinstance(access.op, loop.LoadOp) else stores
             group.setdefault(access.buffer, []).append(access)
-        dying = [b for b in loads if b not in stores and b in storages and storages[b].end == number]
+        dying = [b for b in loads if b not in stores and b in storages and _ends_at(storages[b], number)]
         for target, written in stores.items():
             heir = storages.get(target)
-            if heir is None or starts[target] != number:
+            if heir is None or not isinstance(target.owner, host.AllocOp) or starts[target] != number:
                 continue
             for source in dying:
                 owner = storages[source]
@@ -147,6 +163,10 @@ def _reuse_in_place(ops: list[Operation], storages: dict[SSAValue, _Storage]) ->
                     storages[source] = storages.pop(target)
                     dying.remove(source)
                     break
+
+
+def _ends_at(storage: _Storage, number: int) -> bool:
+    return storage.free is not None and storage.end == number
 
 
 def _first_uses(ops: list[Operation], storages: dict[SSAValue, _Storage]) -> dict[SSAValue, int]:
@@ -160,10 +180,15 @@ def _first_uses(ops: list[Operation], storages: dict[SSAValue, _Storage]) -> dic
 
 
 def _fits(owner: _Storage, heir: _Storage) -> bool:
-    """Whether two allocations hold as many elements of the same type."""
+    """Whether two allocations hold as many elements of the same type, so that one can be computed in the other.
+
+    One of several results of a call may be a piece of a larger storage, which a returned heir would keep.
+    """
     mine, theirs = owner.root.type, heir.root.type
     assert is_memref(mine)
     assert is_memref(theirs)
+    if heir.free is None and len(owner.root.owner.results) != 1:
+        return False
     return mine.element_type == theirs.element_type and owner.size == heir.size and owner.device == heir.device
 
 
@@ -205,10 +230,11 @@ def _share(ops: list[Operation], storages: dict[SSAValue, _Storage], waste_perce
     pool = _Pool(waste_percent)
     ending: dict[int, list[_Storage]] = {}
     for storage in storages.values():
-        ending.setdefault(storage.end, []).append(storage)
+        if storage.free is not None:
+            ending.setdefault(storage.end, []).append(storage)
     for number, op in enumerate(ops):
         storage = storages.get(op.result) if isinstance(op, host.AllocOp) else None
-        if storage is not None and op.parent is not None and storage.size != 0:
+        if storage is not None and storage.free is not None and op.parent is not None and storage.size != 0:
             owner = pool.take(storage)
             if owner is not None:
                 owner.pass_on(storage, op)
@@ -235,9 +261,8 @@ class BufferReusePass(ModulePass):
         for function in op.ops:
             if not isinstance(function, func.FuncOp) or len(function.body.blocks) != 1:
                 continue
-            program = function.body.block
-            storages = _storages(program)
-            ops = list(program.ops)
+            storages = _storages(function)
+            ops = list(function.body.block.ops)
             if self.in_place:
                 _reuse_in_place(ops, storages)
             if self.share:

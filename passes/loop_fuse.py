@@ -45,8 +45,9 @@ Three steps, each in its own file of `passes/fusion`:
    the same elements.
 3. `siblings`: inside a tree, loops next to each other with equal bounds become one.
 
-It leaves alone producers whose consumer needs more than the shared iterations stored (a product along another
-dimension), and pairs with an extern call or another nest in between that depends on the one and is needed by the other.
+It leaves alone producers that free much more memory than they take, if a call stands before their consumer, producers
+whose consumer needs more than the shared iterations stored (a product along another dimension), and pairs with an
+extern call or another nest in between that depends on the one and is needed by the other.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.order import ProgramOrder
 from tilewright.passes.analysis.ranges import symbol_ranges
 from tilewright.passes.analysis.sizes import SizeHints
+from tilewright.passes.fusion.held import HeldMemory
 from tilewright.passes.fusion.inline import InlineLimits, ProducerInliner
 from tilewright.passes.fusion.trees import TreeLimits, TreeMerger
 
@@ -80,6 +82,9 @@ class LoopFusePass(ModulePass):
 
     recompute_ops: int = 16
     """Scalar operations that may be computed several times to save a tensor, if none is expensive."""
+
+    held_ratio: int = 2
+    """How many times the bytes of a tensor what it is computed from may take, and stay alive behind a call instead."""
 
     min_parallel: int = 64
     """Independent iterations that a merged nest keeps, if there were as many."""
@@ -105,6 +110,7 @@ class LoopFusePass(ModulePass):
             if not isinstance(function, FuncOp) or function.is_declaration:
                 continue
             order, names, hints = ProgramOrder(function.body.block), IndexNames(), SizeHints(function)
+            held = HeldMemory(order, hints, self.held_ratio)
             if self.inline:
-                ProducerInliner(order, names, hints, inline).run()
-            TreeMerger(order, names, hints, symbol_ranges(function), trees).run()
+                ProducerInliner(order, names, hints, inline, held).run()
+            TreeMerger(order, names, hints, symbol_ranges(function), trees, held).run()

@@ -138,15 +138,16 @@ def make_plan(function: func.FuncOp) -> HostPlan:
         if isinstance(op, host.ViewOp):
             roots[op.result] = roots.get(op.source, op.source)
     handles = frozenset(v for op in ops if isinstance(op, host.CallOp) for v in op.operands if v in roots)
+    num_constants = len(constant_names(function))
     return HostPlan(
         function=function,
         ops=tuple(ops),
         results=results,
-        num_constants=len(constant_names(function)),
+        num_constants=num_constants,
         symbols=_symbol_sources(function),
         roots=roots,
         handles=handles | {v for v in results if v in roots},
-        deaths=_deaths(ops, results, roots),
+        deaths=_deaths(ops, results, roots, block.args[: len(block.args) - num_constants]),
         errors=_errors(function),
     )
 
@@ -169,14 +170,16 @@ def constant_names(function: func.FuncOp) -> tuple[str, ...]:
 
 
 def _deaths(
-    ops: Sequence[Operation], results: Iterable[SSAValue], roots: dict[SSAValue, SSAValue]
+    ops: Sequence[Operation], results: Iterable[SSAValue], roots: dict[SSAValue, SSAValue], inputs: Iterable[SSAValue]
 ) -> dict[Operation, tuple[SSAValue, ...]]:
     """Find where handles end: a view's after its last use, a buffer's where it is freed, but after its views' last use.
 
-    A buffer that is never freed lives to the end of the call, and what is returned lives on.
+    The caller gives its inputs away, so the handle of one ends after its last use: an activation that was saved for a
+    backward program is gone as soon as that has read it. A buffer that is never freed lives to the end of the call, and
+    what is returned lives on.
     """
     last_use: dict[SSAValue, int] = {}
-    freed: dict[SSAValue, None] = {}
+    freed: dict[SSAValue, None] = dict.fromkeys(filter(is_buffer, inputs))
     for position, op in enumerate(ops):
         if isinstance(op, host.FreeOp):
             freed[op.buffer] = None

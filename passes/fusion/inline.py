@@ -2,7 +2,8 @@
 
 A producer goes where computing it again costs nothing (each element is used once) or little, and all its uses are loads
 in nests. A value that is needed in memory anyway, because it is returned or an extern call takes it, is left to the
-merging of trees.
+merging of trees. So is one that frees more memory than it takes, such as a sum of products, where its consumer stands
+behind a call: what it reads would stay alive until then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.nests import NestInfo
 from tilewright.passes.analysis.order import ProgramOrder, statement_of
 from tilewright.passes.analysis.sizes import SizeHints
+from tilewright.passes.fusion.held import HeldMemory
 from tilewright.passes.rewriting.clone import backward_slice, inline_at, may_trap
 from tilewright.passes.rewriting.origins import merge_origins
 
@@ -48,6 +50,7 @@ class _Cost:
     ops: int
     heavy: int
     bytes_read: int
+    sources: dict[SSAValue, None]
 
 
 def _producer(info: NestInfo, result: SSAValue, names: IndexNames) -> _Producer | None:
@@ -76,6 +79,7 @@ class ProducerInliner:
     names: IndexNames
     sizes: SizeHints
     limits: InlineLimits
+    held: HeldMemory
     _chosen: dict[SSAValue, _Producer] = field(default_factory=dict[SSAValue, _Producer])
     _costs: dict[SSAValue, _Cost] = field(default_factory=dict[SSAValue, _Cost])
 
@@ -96,15 +100,17 @@ class ProducerInliner:
         return bool(self._chosen)
 
     def _choose(self, info: NestInfo) -> None:
-        cost = _Cost(info.ops, info.heavy, 0)
+        cost = _Cost(info.ops, info.heavy, 0, {})
         for load in info.loads:
             inlined = self._costs.get(load.source)
             if inlined is None:
                 cost.bytes_read += self.sizes.bytes_read(load)
+                cost.sources[load.source] = None
             else:
                 cost.ops += inlined.ops
                 cost.heavy += inlined.heavy
                 cost.bytes_read += inlined.bytes_read
+                cost.sources |= inlined.sources
         for result in info.nest.outputs:
             producer = _producer(info, result, self.names)
             if producer is not None and self._is_worth_it(producer, cost):
@@ -120,6 +126,9 @@ class ProducerInliner:
         if not all(self.order.may_run_at(producer.nest, c) for c in consumers):
             return False
         if any(load.mask is not None for load in loads) and may_trap(producer.ops):
+            return False
+        last = max(consumers, key=self.order.position)
+        if self.held.is_excessive(producer.nest, cost.sources, last):
             return False
         if self._evaluations(loads) <= self.sizes.elements(producer.result.type):
             return True

@@ -21,6 +21,7 @@ from tilewright.passes.analysis.nests import NestInfo
 from tilewright.passes.analysis.order import ProgramOrder
 from tilewright.passes.analysis.sizes import SizeHints
 from tilewright.passes.canonicalize import simplify_block
+from tilewright.passes.fusion.held import HeldMemory
 from tilewright.passes.fusion.match import LoopMatch, match_producer, match_sibling
 from tilewright.passes.fusion.outputs import share_equal_outputs
 from tilewright.passes.fusion.siblings import merge_sibling_loops
@@ -50,6 +51,7 @@ class TreeMerger:
     hints: SizeHints
     sizes: Ranges
     limits: TreeLimits
+    held: HeldMemory
     _merged: set[Operation] = field(default_factory=set[Operation])
     _infos: dict[Operation, NestInfo] = field(default_factory=dict[Operation, NestInfo])
 
@@ -104,6 +106,8 @@ class TreeMerger:
             return None
         match = match_producer(one, other, edges, self.names, self.sizes)
         if match is None or not self._is_worth_it(one, other, match):
+            return None
+        if self.held.is_excessive(producer, one.sources(), consumer):
             return None
         return self._merge(producer, consumer, match)
 

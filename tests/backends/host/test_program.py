@@ -80,7 +80,6 @@ def test_boxed_call_gives_up_an_input_when_it_dies(load: Load, define_operator: 
         f"""
 func.func @forward(%x : {V16}) -> {V16} {{
   %y = host.call "aten.neg.default"(self = %x) : ({V16}) -> {V16}
-  host.free %x : {V16}
   %z = host.call "tilewright_test.observe.default"(x = %y) : ({V16}) -> {V16}
   func.return %z : {V16}
 }}"""
