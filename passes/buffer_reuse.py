@@ -86,6 +86,8 @@ class _Storage:
     free: host.FreeOp | None
     """Where it is given up; None if it is returned."""
     has_views: bool
+    is_whole: bool
+    """Whether it surely is no part of a larger storage, as one of several results of a call may be."""
 
     @property
     def device(self) -> str:
@@ -112,7 +114,7 @@ class _Storage:
         self.free.erase()
         alloc.detach()
         alloc.erase()
-        heir.root, heir.size = self.root, self.size
+        heir.root, heir.size, heir.is_whole = self.root, self.size, self.is_whole
         heir.has_views |= self.has_views or name is not self.root
 
 
@@ -130,7 +132,9 @@ def _storages(function: func.FuncOp) -> dict[SSAValue, _Storage]:
             free, members = lives.frees.get(root), sets.members(root)
             is_known = all(sets.base(m) is root for m in members)
             if is_known and (free is None) == (root in lives.escaping):
-                found[root] = _Storage(root, byte_size(root), lives.last_use[root], free, len(members) > 1)
+                found[root] = _Storage(
+                    root, byte_size(root), lives.last_use[root], free, len(members) > 1, len(op.results) == 1
+                )
     return found
 
 
@@ -180,14 +184,11 @@ def _first_uses(ops: list[Operation], storages: dict[SSAValue, _Storage]) -> dic
 
 
 def _fits(owner: _Storage, heir: _Storage) -> bool:
-    """Whether two allocations hold as many elements of the same type, so that one can be computed in the other.
-
-    One of several results of a call may be a piece of a larger storage, which a returned heir would keep.
-    """
+    """Whether two allocations hold as many elements of the same type, so that one can be computed in the other."""
     mine, theirs = owner.root.type, heir.root.type
     assert is_memref(mine)
     assert is_memref(theirs)
-    if heir.free is None and len(owner.root.owner.results) != 1:
+    if heir.free is None and not owner.is_whole:
         return False
     return mine.element_type == theirs.element_type and owner.size == heir.size and owner.device == heir.device
 

@@ -300,7 +300,7 @@ func.func @forward(%x : {BATCH}) -> {BATCH} {SYMBOLS} {{
     size = 5 * 6 * 4
     assert planned_bytes(only_function(module)) == PlannedBytes(total=3 * size, peak=2 * size)
     BufferReusePass().apply(None, module)  # pyright: ignore[reportArgumentType]
-    assert planned_bytes(only_function(module)) == PlannedBytes(total=2 * size, peak=2 * size)
+    assert planned_bytes(only_function(module)) == PlannedBytes(total=size, peak=size)
 
 
 def test_equal_layers_become_one_kernel() -> None:
