@@ -47,6 +47,7 @@ from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, NoTermin
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.combiners import verify_combine
+from tilewright.dialects.cpu_random import RandomOp
 from tilewright.dialects.cpu_transpose import TransposeOp
 from tilewright.dialects.loop_access import element_in_register
 from tilewright.dialects.loop_scalar import like
@@ -433,5 +434,5 @@ class ExtractOp(IRDLOperation):
 
 Cpu = Dialect(
     "cpu",
-    [ParallelOp, LoadOp, StoreOp, GatherOp, ScatterOp, StepOp, TailMaskOp, ReduceOp, ExtractOp, TransposeOp],
+    [ParallelOp, LoadOp, StoreOp, GatherOp, ScatterOp, StepOp, TailMaskOp, ReduceOp, ExtractOp, TransposeOp, RandomOp],
 )

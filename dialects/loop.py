@@ -42,6 +42,7 @@ from tilewright.dialects.loop_check import CheckOp
 from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
 from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp, ReduceOp, YieldOp
+from tilewright.dialects.loop_random import RandomOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp
 from tilewright.dialects.loop_scan import PrefixOp, ScanOp
 
@@ -61,6 +62,7 @@ __all__ = [
     "LoopDim",
     "NestOp",
     "PrefixOp",
+    "RandomOp",
     "ReduceOp",
     "ScanOp",
     "SelectOp",
@@ -92,5 +94,6 @@ LoopDialect = Dialect(
         CmpOp,
         IntrinsicOp,
         CheckOp,
+        RandomOp,
     ],
 )

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 from torch import fx
 
 from tilewright.frontends.decompositions import decomposition_table
+from tilewright.frontends.random_numbers import RandomMode, replace_random
+from tilewright.frontends.rng_states import expand_rng_states
 
 GraphFunction: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 """A compiled graph: takes its inputs in a list, which it may empty, and returns its outputs."""
@@ -22,11 +24,15 @@ GraphCompiler: TypeAlias = Callable[[fx.GraphModule, Sequence[Any], str], GraphF
 
 
 def trace_and_compile(
-    graph_module: fx.GraphModule, example_inputs: Sequence[Any], compiler: GraphCompiler
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    compiler: GraphCompiler,
+    random: RandomMode = "compiled",
 ) -> Callable[..., Any]:
     """Return a function with the meaning of `graph_module`, differentiable where its inputs are.
 
     `compiler` is called for each functional graph, for a backward graph perhaps not before the first backward pass.
+    `random` says whose random numbers they have (`frontends/random_numbers.py`).
     """
     from torch._dynamo import disable
     from torch._functorch import config
@@ -35,9 +41,17 @@ def trace_and_compile(
 
     def boxed(kind: str) -> Callable[..., Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            if kind == "inference":
+                replace_random(graph, random)
+            elif random == "eager":
+                expand_rng_states(graph)
             return _mark_boxed(compiler(graph, inputs, kind))
 
         return compile_graph
+
+    def partition(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
+        replace_random(joint, random)
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     # Tokens that order effects are made in the graph: as inputs they are tensors in tracing and None in calls.
     with config.patch(unlift_effect_tokens=True):
@@ -47,7 +61,7 @@ def trace_and_compile(
             fw_compiler=boxed("forward"),
             bw_compiler=boxed("backward"),
             inference_compiler=boxed("inference"),
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition,
             decompositions=dict(decomposition_table()),
             keep_inference_input_mutations=True,
         )

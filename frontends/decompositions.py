@@ -8,7 +8,7 @@ each better a view by itself (`split`). All else stays whole:
   summation, and a dozen nodes that fusion has to join again when decomposed;
 - products with something added, convolution, attention, pooling, interpolation, grid sampling, padding, `cumsum` have
   loop nests or library kernels of their own, where decompositions build index tensors;
-- random operators must move the generator as eager does, and the stock decompositions draw other numbers;
+- random operators are rewritten as a whole (`random_numbers.py`);
 - single views cost nothing to lower, and decomposing them costs a traced call each;
 - `select_scatter`, `slice_scatter`, `diagonal_scatter` and `index_put`, into which `b[0].mul_()` turns when it is made
   functional, can be done in place on the slice, where the stock table compares an arange over all of `b`;
@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from tilewright.frontends.dropout import native_dropout_backward
 from tilewright.frontends.torch_internals import (
     Decomposition,
     find_overload,
@@ -62,7 +63,7 @@ FORMULAS = """
 
     _prelu_kernel_backward.default elu_backward.default glu_backward.default hardsigmoid_backward.default
     hardswish_backward.default hardtanh_backward.default leaky_relu_backward.default log_sigmoid_backward.default
-    logit_backward.default mish_backward.default native_dropout_backward.default sigmoid_backward.default
+    logit_backward.default mish_backward.default sigmoid_backward.default
     silu_backward.default softplus_backward.default tanh_backward.default
 
     binary_cross_entropy.default binary_cross_entropy_with_logits.default huber_loss.default mse_loss.default
@@ -142,6 +143,7 @@ def _neg_view(x: Tensor) -> Tensor:
 
 _OWN: dict[str, Decomposition] = {
     "_neg_view.default": _neg_view,
+    "native_dropout_backward.default": native_dropout_backward,
     "split.Tensor": _split,
     "split_with_sizes.default": _split_with_sizes,
     "unsafe_split.Tensor": _split,

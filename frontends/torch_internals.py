@@ -3,23 +3,37 @@
 # These parts of torch are private and carry few types; what is passed on from here has them.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import contextlib
 import importlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import sympy
 import torch
+from torch import fx
 from torch._decomp import global_decomposition_table
 from torch._export.utils import _collect_all_valid_cia_ops, _get_decomp_for_cia
+from torch._guards import detect_fake_mode
 from torch._higher_order_ops.effects import with_effects
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-__all__ = ["HigherOrderOperator", "Overload", "ShapeEnv", "torch_functions", "with_effects"]
+__all__ = [
+    "HigherOrderOperator",
+    "Overload",
+    "ShapeEnv",
+    "run_and_save_rng_state",
+    "run_with_rng_state",
+    "torch_functions",
+    "with_effects",
+]
 
 TOKEN_OPERATORS: frozenset[object] = frozenset(
     (torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default)
@@ -43,6 +57,7 @@ def operator_schemas() -> Iterator[tuple[str, bool]]:
     # Importing these registers operators, such as `prims::fma`, that they put into graphs.
     importlib.import_module("torch._dynamo")
     importlib.import_module("torch._functorch.aot_autograd")
+    importlib.import_module("tilewright.frontends.random_operators")
     dispatched = set(torch._C._dispatch_get_all_op_names())
     for schema in torch._C._jit_get_all_schemas():
         name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
@@ -158,3 +173,40 @@ def symbol_range(env: ShapeEnv, symbol: sympy.Symbol, given: Mapping[Any, Any]) 
 def is_positive(env: ShapeEnv, expr: Any) -> bool:
     """Whether `expr` is above zero for all values that its symbols can have."""
     return bool(expr.is_positive) or bool(env.bound_sympy(expr).lower > 0)
+
+
+def traced_call(target: Any, args: Any, kwargs: Any, like: Any) -> Any:
+    """Return the traced value of a call on nodes that have theirs, traced as `like` was."""
+    positional, named = map_arg((args, kwargs), _traced_value)
+    with detect_fake_mode(like) or contextlib.nullcontext():
+        return target(*positional, **named)
+
+
+def _traced_value(node: fx.Node) -> Any:
+    return node.meta["val"]
+
+
+def integer_hint(value: int | torch.SymInt) -> int:
+    """Return an integer, if it is symbolic the one that it was when it was traced; no guard is made."""
+    if isinstance(value, int):
+        return value
+    hint: int = value.node.hint
+    return hint
+
+
+def arguments_of(operator: Overload) -> list[tuple[str, bool, Any]]:
+    """Return each argument's name, whether it is given by name only, and its default, None without one."""
+    return [(a.name, a.kwarg_only, a.default_value) for a in operator._schema.arguments]
+
+
+ARITHMETIC: Mapping[Any, Callable[[Any, Any], Any]] = {
+    sympy.Add: operator.add,
+    sympy.Mul: operator.mul,
+    torch_functions.FloorDiv: operator.floordiv,
+    torch_functions.CleanDiv: operator.floordiv,
+    torch_functions.Mod: operator.mod,
+    torch_functions.PythonMod: operator.mod,
+    torch_functions.Max: torch.sym_max,
+    torch_functions.Min: torch.sym_min,
+}
+"""What computes torch's expressions of sizes in a graph."""

@@ -34,6 +34,8 @@ func.func @forward(%x : memref<?x8xf32, #sym.layout<[s0, 8], [8, 1]>>)
 }
 ```
 
+The streams of random numbers in a kernel become sizes of it, too: two layers of a model differ in nothing else.
+
 Buffers of a kernel do not overlap. Where a nest writes one of several views of a storage, the kernel gets the storage
 once, and the views' offsets go into the accesses. Constants that a nest takes from around it are made again inside.
 What the nest came from (`origin`) moves to the kernel.
@@ -56,6 +58,7 @@ from xdsl.traits import is_side_effect_free
 from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects import host, loop
+from tilewright.dialects.arith_canonicalize import int_of
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym import LayoutAttr, MapAttr, free_symbols
 from tilewright.dialects.sym_expr import Expr, Symbol, integer, simplify, symbol
@@ -150,6 +153,7 @@ class _Outliner:
                 f"found a `loop.nest` on tensors in `@{self.program.name}`; `bufferize` turns them into buffers"
             )
         given = self.rematerialize()
+        streams = self.take_streams()
         ops = [*given, *self.nest.walk()]
         accesses = [op for op in ops if isinstance(op, (loop.LoadOp, loop.StoreOp))]
         buffers = list(dict.fromkeys(_buffer(a) for a in accesses))
@@ -175,7 +179,7 @@ class _Outliner:
             access.operands[_buffer_operand(access)] = inside[places[_buffer(access)].base]
         self.move_into(kernel, given)
         number_values(kernel)
-        return kernel, host.LaunchOp.get(name, parameters, symbols)
+        return kernel, host.LaunchOp.get(name, parameters, [streams.get(s, s) for s in symbols])
 
     def exprs(self, op: Operation, places: dict[SSAValue, _Place]) -> tuple[Expr, ...] | None:
         """Return the index expressions of `op`, those of loads and stores as distances; None if it has none."""
@@ -210,6 +214,32 @@ class _Outliner:
             assert first is not None
             self.nest.block.insert_op_before(op, first)
         return before
+
+    def take_streams(self) -> dict[Symbol, Expr]:
+        """Put a symbol in the place of each stream of random numbers; return what the symbols stand for.
+
+        The streams tell operators of a program apart that are the same otherwise.
+        """
+        streams: dict[int, SSAValue] = {}
+        found: dict[Symbol, Expr] = {}
+        for op in list(self.nest.walk()):
+            number = int_of(op.stream) if isinstance(op, loop.RandomOp) else None
+            if number is None or not isinstance(op, loop.RandomOp):
+                continue
+            if number not in streams:
+                stands_for = symbol(f"%stream{len(streams)}")
+                found[stands_for] = integer(number)
+                apply = loop.ApplyOp.get(stands_for, [])
+                first = self.nest.block.first_op
+                assert first is not None
+                self.nest.block.insert_op_before(apply, first)
+                streams[number] = apply.result
+            constant = op.stream.owner
+            op.operands[1] = streams[number]
+            if isinstance(constant, Operation) and not any(r.uses for r in constant.results):
+                constant.detach()
+                constant.erase()
+        return found
 
     def make_again(self, value: SSAValue, ops: list[Operation], made: dict[SSAValue, SSAValue]) -> SSAValue:
         """Return a value equal to `value` of the host program, by operations appended to `ops`."""

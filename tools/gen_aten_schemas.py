@@ -12,8 +12,8 @@ import torch
 from tilewright.dialects.aten_schema import RANDOM_MARK, TABLE
 from tilewright.frontends.torch_internals import operator_schemas
 
-NAMESPACES = ("aten", "prims", "_c10d_functional")
-"""Operators that are part of torch. Others are libraries: their calls carry the argument names anyway."""
+NAMESPACES = ("aten", "prims", "_c10d_functional", "tilewright")
+"""Operators that are part of torch, and our own. Others are libraries: their calls carry the argument names anyway."""
 
 
 def table_lines() -> list[str]:

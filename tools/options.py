@@ -13,6 +13,8 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 
 HOSTS = ("native", "python")
 
+RANDOM = ("compiled", "eager")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -26,6 +28,8 @@ class Options:
     """Raise when a graph cannot be compiled, instead of leaving it to eager with a warning."""
     host: Literal["native", "python"] = "native"
     """`native` compiles the program around the kernels; `python` runs the same program as Python, for debugging."""
+    random: Literal["compiled", "eager"] = "compiled"
+    """`compiled` draws a seed per call and computes random numbers from it; `eager` has the numbers of eager mode."""
     pipeline: str = ""
     """The passes to run: the name of a pipeline, or its text. Empty for the one that suits this machine."""
     verify: bool = False
@@ -57,7 +61,7 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     unknown = sorted(set(values) - known)
     if unknown:
         raise ValueError(f"tilewright: unknown option {unknown[0]!r}, expected one of {', '.join(sorted(known))}")
-    for name, allowed in (("mode", MODES), ("host", HOSTS)):
+    for name, allowed in (("mode", MODES), ("host", HOSTS), ("random", RANDOM)):
         if name in values and values[name] not in allowed:
             raise ValueError(f"tilewright: {name} is {values[name]!r}, expected one of {', '.join(allowed)}")
     for name in ("strict", "verify"):

@@ -49,7 +49,7 @@ def backend(
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any], kind: str) -> GraphFunction:
         return _compile(graph, inputs, chosen, f"graph{number}-{kind}")
 
-    return trace_and_compile(graph_module, example_inputs, compiler)
+    return trace_and_compile(graph_module, example_inputs, compiler, chosen.random)
 
 
 def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> GraphFunction:

@@ -13,6 +13,7 @@ from xdsl.ir import Attribute, Operation
 
 from tilewright.backends.llvm.builder import FunctionText, compare
 from tilewright.backends.llvm.emit_intrinsic import emit_intrinsic
+from tilewright.backends.llvm.emit_random import emit_random, emit_random_run
 from tilewright.backends.llvm.types import (
     bit_width,
     constant_text,
@@ -23,6 +24,8 @@ from tilewright.backends.llvm.types import (
     llvm_type,
     suffix,
 )
+from tilewright.dialects.cpu_random import RandomOp as RandomRunOp
+from tilewright.dialects.loop_random import RandomOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp, like
 
 Emit = Callable[[FunctionText, Operation], str]
@@ -330,6 +333,8 @@ EMITTERS: dict[type[Operation], Emit] = {
     CmpOp: _cmp,
     SelectOp: _select,
     IntrinsicOp: _loop_intrinsic,
+    RandomOp: emit_random,
+    RandomRunOp: emit_random_run,
 }
 """The operations with one result that this file has code for."""
 

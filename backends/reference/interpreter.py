@@ -10,7 +10,7 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, NoneType
 from xdsl.ir import Attribute, Block, SSAValue
 
-from tilewright.backends.reference import access, cpu, host, loop, scalar
+from tilewright.backends.reference import access, cpu, host, loop, random, scalar
 from tilewright.backends.reference.aten import same_strides
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.dtypes import memory_dtype, register_dtype
@@ -22,7 +22,7 @@ from tilewright.dialects.loop import KernelOp, layout_of
 from tilewright.dialects.sym_expr import Symbol, symbol
 from tilewright.dialects.type_guards import is_integer, is_memref, is_tensor
 
-EXECUTED = (access, cpu, host, loop, scalar)
+EXECUTED = (access, cpu, host, loop, random, scalar)
 """The modules that are imported for the operations they register with `execute`."""
 
 Input = Tensor | int

@@ -15,6 +15,7 @@ from tilewright.dialects.loop import (
     LoadOp,
     Loop,
     NestOp,
+    RandomOp,
     StoreOp,
     YieldOp,
 )
@@ -39,6 +40,8 @@ def is_heavy(op: Operation) -> bool:
     """Whether `op` costs far more than a load from a cache: an exponential, a logarithm and their like."""
     if isinstance(op, IntrinsicOp):
         return op.function.data not in _CHEAP_INTRINSICS
+    if isinstance(op, RandomOp):
+        return True
     return op.name.startswith("math.") and not isinstance(op, _CHEAP_MATH)
 
 

@@ -114,6 +114,11 @@ def number_type(number: Number) -> Attribute:
     return f32 if isinstance(number, float) else i64
 
 
+def significand(element: Attribute) -> int:
+    """Return the bits of the significand of a floating point dtype."""
+    return _FORMATS[element][0]
+
+
 def largest(element: Attribute) -> float:
     """Return the largest finite value of a floating point dtype."""
     mantissa, exponent = _FORMATS[element]

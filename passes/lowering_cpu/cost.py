@@ -25,6 +25,7 @@ from tilewright.dialects.loop import (
     Loop,
     LoopDim,
     NestOp,
+    RandomOp,
     ReduceOp,
     StoreOp,
     YieldOp,
@@ -62,7 +63,7 @@ def is_heavy(op: Operation) -> bool:
     """Whether `op` is a call of an elementary function or an integer division, which takes tens of cycles."""
     if isinstance(op, IntrinsicOp):
         return op.function.data not in _CHEAP_INTRINSICS
-    if op.name in _DIVISIONS:
+    if isinstance(op, RandomOp) or op.name in _DIVISIONS:
         return True
     return op.name.startswith("math.") and op.name not in _CHEAP_MATH and op.name not in _SLOW_ARITH
 
@@ -241,6 +242,9 @@ class CostModel:
         reductions = [op for op in (loop, *inside) if isinstance(op, ReduceOp)]
         if any(COMBINERS[name].arity > 1 for op in reductions for name, _ in slot_groups(op)):
             register, factor = self.lanes, 1
+        elif any(isinstance(op, RandomOp) for op in inside):
+            # An evaluation of the generator gives four numbers, of 32 bits in lanes of 64.
+            factor = 4 if not any(is_heavy(op) and not isinstance(op, RandomOp) for op in inside) else 2
         elif any(is_heavy(op) or self._is_gather(op, found, index) for op in inside):
             factor = 1
         else:

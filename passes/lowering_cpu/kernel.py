@@ -10,6 +10,7 @@ from xdsl.utils.exceptions import PassFailedException
 from tilewright.dialects import cpu
 from tilewright.dialects.access import is_index
 from tilewright.dialects.cpu_errors import ERRORS
+from tilewright.dialects.cpu_random import RandomOp as RandomRunOp
 from tilewright.dialects.loop import (
     ApplyOp,
     CheckOp,
@@ -21,6 +22,7 @@ from tilewright.dialects.loop import (
     Loop,
     NestOp,
     PrefixOp,
+    RandomOp,
     ReduceOp,
     ScanOp,
     StoreOp,
@@ -173,6 +175,11 @@ class KernelLowering:
                 results = [self.checks.lower(op, self.value(op.condition), self.value(op.value))]
             case CmpOp() if (mask := self.lane_bound(op)) is not None:
                 results = [mask]
+            case RandomOp() if (first := self.first_element(op)) is not None:
+                run = RandomRunOp.get(
+                    op.distribution.data, self.value(op.seed), self.value(op.stream), first, op.result.type
+                )
+                results = [self.builder.emit(run)]
             case arith.ConstantOp():
                 results = [self.constant(op)]
             case vector.BroadcastOp():
@@ -226,6 +233,13 @@ class KernelLowering:
             return mask
         true = self.builder.broadcast(self.builder.constant(IntegerAttr(1, i1)), count)
         return self.builder.emit(arith.XOrIOp(mask, true))
+
+    def first_element(self, op: RandomOp) -> SSAValue | None:
+        """Return the element of the first lane where those of the lanes are in a row, in blocks of four."""
+        if not is_vector(op.result.type) or op.result.type.get_shape()[0] % 4:
+            return None
+        element = self.address.values.get(op.element) or self.address.evaluate(self.space.expr(op.element))
+        return element.base if isinstance(element, Lanes) and element.stride == 1 else None
 
     def optional(self, old: SSAValue | None) -> SSAValue | None:
         return None if old is None else self.value(old)

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS, element_type
-from tilewright.dialects.loop import LoadOp, Loop, NestOp, ReduceOp, ScanOp, StoreOp
+from tilewright.dialects.loop import LoadOp, Loop, NestOp, RandomOp, ReduceOp, ScanOp, StoreOp
 
 MIN_LANES = 4
 """Fewer lanes than this are not worth a vector."""
@@ -78,6 +78,8 @@ def _why_not_op(op: Operation, found: set[SSAValue]) -> str | None:
             return "a store does not move with the loop"
     elif isinstance(op, LoadOp) and op.mask in found and not any(v in found for v in op.indices):
         return "the mask of a load differs between lanes but its element does not"
+    elif isinstance(op, RandomOp) and (op.seed in found or op.stream in found):
+        return "the seed of a random number differs between lanes"
     for result in op.results:
         if result in found and not isinstance(element_type(result.type), (AnyFloat, IntegerType, IndexType)):
             return f"there are no vectors of {result.type}"

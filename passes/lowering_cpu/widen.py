@@ -20,6 +20,7 @@ from tilewright.dialects.loop import (
     Loop,
     LoopDim,
     NestOp,
+    RandomOp,
     ReduceOp,
     ScanOp,
     StoreOp,
@@ -170,6 +171,8 @@ class _Widener:
                 return ApplyOp.get(op.expr, [self.value(v) for v in op.indices])
             case CheckOp() if self.mask is not None and self.is_vector(op.operands):
                 return self.copy_check(op, self.mask)
+            case RandomOp() if self.is_vector([op.element]):
+                return self.copy_random(op)
             case ReduceOp():
                 return self.copy_reduce(op)
             case Loop():
@@ -189,6 +192,11 @@ class _Widener:
         return type(op).create(
             operands=operands, result_types=kinds, properties=op.properties.copy(), attributes=op.attributes.copy()
         )
+
+    def copy_random(self, op: RandomOp) -> Operation:
+        kind = self.vector_type(op.result.type)
+        seed, stream, element = (self.value(v) for v in op.operands)
+        return RandomOp.get(op.distribution.data, seed, stream, element, kind)
 
     def combined_mask(self, mask: SSAValue | None) -> SSAValue | None:
         """Return the lanes of an access that are within the loop's bounds and for which `mask` holds."""

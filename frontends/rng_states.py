@@ -1,0 +1,75 @@
+"""Operators that run with a given state of the random generator, as calls that get and set it around the operator.
+
+Activation checkpointing makes them where a random operator of the forward pass is computed again in the backward pass.
+Only `random="eager"` leaves random operators to do that to (`random_numbers.py`).
+"""
+
+# FX nodes carry values of any type.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from torch import fx
+
+from tilewright.frontends.random_operators import RNG_STATE, SET_RNG_STATE
+from tilewright.frontends.torch_internals import run_and_save_rng_state, run_with_rng_state, traced_call
+
+
+def expand_rng_states(graph_module: fx.GraphModule) -> None:
+    """Replace the higher-order operators in a graph by calls in program order, in place."""
+    graph = graph_module.graph
+    nodes = [n for n in graph.nodes if n.target in (run_and_save_rng_state, run_with_rng_state)]
+    for node in nodes:
+        with graph.inserting_before(node):
+            if node.target is run_and_save_rng_state:
+                _run_and_save(graph, node)
+            else:
+                _run_with(graph, node)
+        graph.erase_node(node)
+    if nodes:
+        graph_module.recompile()
+
+
+def _run_and_save(graph: fx.Graph, node: fx.Node) -> None:
+    target, *args = node.args
+    states = [u for u in node.users if u.args[1] == 0]
+    results = [u for u in node.users if u.args[1] == 1]
+    assert len(states) + len(results) == len(node.users)
+    state = _get_state(graph, next(iter(node.users)).meta["val"])
+    result = _call(graph, target, args, node.kwargs, state)
+    for users, replacement in ((states, state), (results, result)):
+        for user in users:
+            assert user.target is operator.getitem
+            user.replace_all_uses_with(replacement)
+            graph.erase_node(user)
+
+
+def _run_with(graph: fx.Graph, node: fx.Node) -> None:
+    state, target, *args = node.args
+    assert isinstance(state, fx.Node)
+    before = _get_state(graph, state.meta["val"])
+    state.meta["val"] = before.meta["val"]
+    _set_state(graph, state)
+    node.replace_all_uses_with(_call(graph, target, args, node.kwargs, state))
+    _set_state(graph, before)
+
+
+def _get_state(graph: fx.Graph, like: Any) -> fx.Node:
+    """Add what reads the state. Its size is a constant; the partitioner's traced values have a symbol there."""
+    node = graph.call_function(RNG_STATE)
+    node.meta["val"] = traced_call(RNG_STATE, (), {}, like)
+    return node
+
+
+def _set_state(graph: fx.Graph, state: fx.Node) -> None:
+    graph.call_function(SET_RNG_STATE, (state,)).meta["val"] = None
+
+
+def _call(graph: fx.Graph, target: Any, args: list[Any], kwargs: dict[str, Any], like: fx.Node) -> fx.Node:
+    """Add a call, with the value that it has in tracing."""
+    node = graph.call_function(target, tuple(args), dict(kwargs))
+    node.meta["val"] = traced_call(target, node.args, node.kwargs, like.meta["val"])
+    return node
