@@ -2,8 +2,8 @@
 
 A nest's output takes over an input that nothing reads afterwards, where each element is read before it is overwritten
 (`in_place`). Any other allocation takes over an earlier one that has died and is as large (`share`). What a call
-returns in memory of its own is taken over like an allocation. The order of the program stays as it is. (Inductor:
-memory planning and in-place buffers.)
+returns in memory of its own is taken over like an allocation, and `addmm` adds to what it takes over. The order of the
+program stays as it is. (Inductor: memory planning and in-place buffers.)
 
 Before:
 ```
@@ -62,8 +62,10 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import host, loop
+from tilewright.dialects.call_syntax import OperandAttr
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym_expr import Expr, Ranges, integer
 from tilewright.dialects.type_guards import is_memref
@@ -72,6 +74,9 @@ from tilewright.passes.analysis.in_place import Access, accesses, can_overwrite
 from tilewright.passes.analysis.layouts import is_dense
 from tilewright.passes.analysis.lifetimes import buffers_used, byte_size, lifetimes
 from tilewright.passes.analysis.ranges import symbol_ranges
+
+# Products that may be stored where what they are added to was.
+_ACCUMULATING = frozenset({"aten.addmm.default", "aten.baddbmm.default"})
 
 
 @dataclass(eq=False)
@@ -148,6 +153,8 @@ def _reuse_in_place(ops: list[Operation], storages: dict[SSAValue, _Storage]) ->
     """Let the outputs of nests take over inputs that end there."""
     starts = _first_uses(ops, storages)
     for number, op in enumerate(ops):
+        if isinstance(op, host.CallOp) and op.operator in _ACCUMULATING:
+            _accumulate_in_place(op, number, storages)
         if not isinstance(op, loop.NestOp):
             continue
         loads: dict[SSAValue, list[Access]] = {}
@@ -167,6 +174,27 @@ def _reuse_in_place(ops: list[Operation], storages: dict[SSAValue, _Storage]) ->
                     storages[source] = storages.pop(target)
                     dying.remove(source)
                     break
+
+
+def _accumulate_in_place(call: host.CallOp, number: int, storages: dict[SSAValue, _Storage]) -> None:
+    """Let a product that is added to a dying buffer be added in its memory; `call`'s result is another name for it."""
+    addend, result = call.operands[0], call.results[0]
+    owner, heir = storages.get(addend), storages.get(result)
+    if call.arguments.data.get("self") != OperandAttr(0) or list(call.operands).count(addend) != 1:
+        return
+    if owner is None or heir is None or owner.root is not addend or owner.has_views or not _ends_at(owner, number):
+        return
+    if addend.type != result.type or not _fits(owner, heir):
+        return
+    arguments = {**call.arguments.data, "out": OperandAttr(len(call.operands))}
+    operator = f"{call.operator.removesuffix('default')}out"
+    adding = host.CallOp.get(operator, arguments, [*call.operands, addend], call.result_types)
+    adding.attributes.update(call.attributes)
+    adding.location = call.location
+    Rewriter.replace_op(call, adding)
+    storages[adding.results[0]] = storages.pop(result)
+    storages[adding.results[0]].root = adding.results[0]
+    del storages[addend]
 
 
 def _ends_at(storage: _Storage, number: int) -> bool:

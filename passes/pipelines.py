@@ -13,6 +13,7 @@ from xdsl.utils.arg_spec import parse_pipeline
 from tilewright.passes import PASSES
 
 _GRAPH = (
+    "fold-add-into-mm",  # before sums become loops
     "convert-aten-to-loop",  # whatever has no lowering stays a call of ATen
     "loop-fold-views",  # before fusion: a view between two nests would hide that one reads the other
     "loop-simplify-index",  # composed maps are long; fusion compares simple ones

@@ -24,9 +24,11 @@ aten._int_mm.default = cpu__int_mm_out(Tensor(a!) out, Tensor self, Tensor mat2)
 aten._scaled_dot_product_flash_attention_for_cpu.default = cpu__scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p, bool is_causal, Tensor? attn_mask, float? scale) -> (Tensor, Tensor)
 aten._scaled_dot_product_flash_attention_for_cpu_backward.default = cpu__scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, Tensor? attn_mask, float? scale) -> (Tensor, Tensor, Tensor)
 aten.addmm.default = cpu_addmm_out(Tensor(a!) out, Tensor self, Tensor mat1, Tensor mat2, Scalar beta, Scalar alpha) -> ()
+aten.addmm.out = cpu_addmm_out(Tensor(a!) out, Tensor self, Tensor mat1, Tensor mat2, Scalar beta, Scalar alpha) -> Tensor(a!)
 aten.avg_pool2d.default = cpu_avg_pool2d(Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor
 aten.avg_pool2d_backward.default = cpu_avg_pool2d_backward(Tensor grad_output, Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor
 aten.baddbmm.default = cpu_baddbmm_out(Tensor(a!) out, Tensor self, Tensor batch1, Tensor batch2, Scalar beta, Scalar alpha) -> ()
+aten.baddbmm.out = cpu_baddbmm_out(Tensor(a!) out, Tensor self, Tensor batch1, Tensor batch2, Scalar beta, Scalar alpha) -> Tensor(a!)
 aten.bmm.default = cpu_bmm_out(Tensor(a!) out, Tensor self, Tensor mat2) -> ()
 aten.cat.default = cpu_cat(Tensor[] tensors, int dim) -> Tensor
 aten.convolution.default = cpu_convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups) -> Tensor
@@ -59,7 +61,7 @@ class Shim:
     @property
     def has_out(self) -> bool:
         """Whether the first parameter is memory for the result, which the operator itself does not take."""
-        return self.parameters[0].name == "out"
+        return self.parameters[0].name == "out" and not self.returns
 
 
 @cache

@@ -48,7 +48,8 @@ def test_signature(operator: str) -> None:
     assert shim is not None
     assert schema is not None
     assert abi.torch_symbol(shim.symbol) is not None
-    own = shim.parameters[1:] if shim.has_out else shim.parameters
+    first, *others = shim.parameters
+    own = others if shim.has_out else [*others, first] if first.name == "out" else shim.parameters
     assert [p.name for p in own] == [a.name for a in schema.arguments]
     for parameter, argument in zip(own, schema.arguments, strict=True):
         spelled = re.sub(r"\[\d+\]", "[]", str(argument.kind)).replace("SymInt", "int")
