@@ -45,6 +45,7 @@ from tilewright.dialects.sym_expr import Ranges, integer, symbol
 from tilewright.dialects.type_guards import is_tensor
 from tilewright.passes.lowering import (
     activations,
+    avg_pooling,
     batch_norm,
     binary,
     casts,
@@ -52,6 +53,7 @@ from tilewright.passes.lowering import (
     group_norm,
     indexing,
     losses,
+    max_pooling,
     norms,
     norms_backward,
     random,
@@ -66,6 +68,7 @@ from tilewright.passes.lowering.errors import NotLoweredError
 
 _FAMILIES = (
     activations,
+    avg_pooling,
     batch_norm,
     binary,
     casts,
@@ -73,6 +76,7 @@ _FAMILIES = (
     group_norm,
     indexing,
     losses,
+    max_pooling,
     norms,
     norms_backward,
     random,

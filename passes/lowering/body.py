@@ -20,6 +20,7 @@ from tilewright.dialects.loop import (
     ForOp,
     IntrinsicOp,
     LoadOp,
+    LoopDim,
     PrefixOp,
     ReduceOp,
     ScanOp,
@@ -284,9 +285,15 @@ class Body:
 
         A reduction over no dimensions is the value itself.
         """
-        if not sizes:
+        return self.reduce_over(combiners, [LoopDim.extent(size) for size in sizes], value)
+
+    def reduce_over(
+        self, combiners: Sequence[str], dims: Sequence[LoopDim], value: Callable[[Body, Index], Sequence[Value]]
+    ) -> Sequence[Value]:
+        """Do as `reduce` over loops whose bounds may depend on the indices in scope."""
+        if not dims:
             return value(self, [])
-        bounds = Bounds.extents(sizes)
+        bounds = Bounds(tuple(dims), tuple(self.indices))
         block = Block(arg_types=bounds.index_types())
         slots = value(*self._nested(block))
         block.add_op(YieldOp.get(*slots))

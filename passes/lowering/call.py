@@ -158,6 +158,8 @@ class Call:
                 return None
             case IntegerAttr():
                 return (integer(value.value.data),)
+            case int():
+                return (integer(value),)
             case _:
                 raise NotLoweredError(f"`{name}` is not a list of integers")
 

@@ -15,6 +15,7 @@ from tilewright.passes.lowering.errors import NotLoweredError
 from tilewright.passes.lowering.nest import ZERO, broadcast, copied, gathered
 from tilewright.passes.lowering.positions import OUT_OF_RANGE, check_positions, load_at, load_position, out_of_bounds
 from tilewright.passes.lowering.views import position, slice_bounds
+from tilewright.passes.lowering.windows import between
 
 
 def _embedding(call: Call) -> Sequence[SSAValue]:
@@ -103,18 +104,11 @@ def _cat(call: Call) -> Sequence[SSAValue]:
         result = b.constant(0, out.element_type)
         for number, tensor in reversed(list(enumerate(tensors))):
             start, end = starts[number : number + 2]
-            mask = _between(b, index[d], start if number else None, end if number < len(tensors) - 1 else None)
+            mask = between(b, index[d], start if number else None, end if number < len(tensors) - 1 else None)
             result = _load_masked(b, tensor, _moved(index, d, -start), mask, result)
         return result
 
     return gathered(call, value)
-
-
-def _between(b: Body, index: Expr, low: Expr | None, high: Expr | None) -> Value | None:
-    """Test whether an index is at least `low` and below `high`; None where there is nothing to test."""
-    above = None if low is None else b.compare("ge", b.index_value(index), b.index_value(low))
-    below = None if high is None else b.compare("lt", b.index_value(index), b.index_value(high))
-    return b.both(above, below) if above is not None and below is not None else above or below
 
 
 def _load_masked(b: Body, source: SSAValue, index: Index, mask: Value | None, otherwise: Value) -> Value:
@@ -164,7 +158,7 @@ def _pad(call: Call) -> Sequence[SSAValue]:
             places.append(index[d] - left)
             low = left if _may_be_positive(left) else None
             high = left + size if _may_be_positive(after.get(d, ZERO)) else None
-            test = _between(b, index[d], low, high)
+            test = between(b, index[d], low, high)
             if test is not None:
                 mask = test if mask is None else b.both(mask, test)
         return _load_masked(b, source, places, mask, padding)
@@ -235,7 +229,7 @@ def _slice_scatter(call: Call) -> Sequence[SSAValue]:
     end = start + step * sizes_of(part)[d]
 
     def value(b: Body, index: Index) -> Value:
-        mask = _between(b, index[d], start, end)
+        mask = between(b, index[d], start, end)
         assert mask is not None
         if step > 1:
             mask = b.both(mask, b.compare("eq", b.index_value(Mod(index[d] - start, integer(step))), 0))

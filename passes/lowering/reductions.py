@@ -22,6 +22,7 @@ from tilewright.passes.lowering.dtypes import Number, is_float, is_unsigned
 from tilewright.passes.lowering.errors import NotLoweredError
 from tilewright.passes.lowering.nest import ZERO, nest
 from tilewright.passes.lowering.unary import absolute
+from tilewright.passes.lowering.windows import flat
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _arg(combiner: str, *, with_value: bool) -> Lowering:
         def fill(b: Body, outer: Index, destinations: Sequence[Value]) -> None:
             def slots(b: Body, inner: Index) -> Sequence[Value]:
                 value = b.widen(b.load(r.source, r.source_index(outer, inner)), element)
-                return [value, b.cast_register(b.index_value(_flat(inner, r.sizes)), i64)]
+                return [value, b.cast_register(b.index_value(flat(inner, r.sizes)), i64)]
 
             value, place = b.reduce([combiner], r.sizes, slots)
             index = r.result_index(outer)
@@ -183,14 +184,6 @@ def _arg(combiner: str, *, with_value: bool) -> Lowering:
         return nest(call, ordered, [sizes[d] for d in r.kept], outs, fill)
 
     return lower
-
-
-def _flat(index: Index, sizes: Sequence[Expr]) -> Expr:
-    """Return the place of an index in row-major order."""
-    place = ZERO
-    for i, size in zip(index, sizes, strict=True):
-        place = place * size + i
-    return place
 
 
 def mean_and_deviation(b: Body, r: Reduction, outer: Index) -> tuple[Value, Value]:

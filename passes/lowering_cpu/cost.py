@@ -203,7 +203,7 @@ class CostModel:
         if kind == 1:
             return (1.5 if isinstance(op, StoreOp) else 1.0) * self._registers(op, lanes)
         if isinstance(op, StoreOp):
-            return 3.0 * lanes
+            return (3.0 if op.combine is None else 5.0) * lanes
         return (0.8 if self._lies_across(op) else 2.0) * lanes
 
     def _lies_across(self, op: LoadOp) -> bool:
