@@ -1,6 +1,7 @@
 """The passes, one file each, and the registry that maps a pass name to its class."""
 
 PASSES: dict[str, str] = {
+    "assign-layouts": "tilewright.passes.assign_layouts:AssignLayoutsPass",
     "buffer-reuse": "tilewright.passes.buffer_reuse:BufferReusePass",
     "bufferize": "tilewright.passes.bufferize:BufferizePass",
     "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",

@@ -26,6 +26,7 @@ _GRAPH = (
 """Level 0 to fused loops on tensors; the same for all targets."""
 
 _BUFFERS = (
+    "assign-layouts",  # the last that may choose one: a buffer's layout is its type's
     "bufferize",
     "elide-copies",  # before reuse, which would give the copied buffer another one's memory
     "buffer-reuse",  # before outlining: whether a buffer may be overwritten is seen in the loops that read it

@@ -59,8 +59,11 @@ class IndexNames:
 
     def values(self, exprs: Sequence[Expr]) -> list[SSAValue]:
         """Return the index values that occur in `exprs`, in the order in which they were named."""
-        found = {s for e in exprs for s in e.free_symbols if s in self._values}
-        return [self._values[s] for s in sorted(found, key=_number)]
+        return [self._values[s] for s in self.symbols(*exprs)]
+
+    def symbols(self, *exprs: Expr) -> list[Symbol]:
+        """Return the symbols of the index values that occur in `exprs`, in the order in which they were named."""
+        return sorted({s for e in exprs for s in e.free_symbols if s in self._values}, key=_number)
 
     def is_index(self, found: Expr) -> bool:
         """Whether `found` stands for an index value, not for a size."""

@@ -17,6 +17,7 @@ from xdsl.passes import ModulePass
 from tilewright.backends.reference import run_function
 from tilewright.dialects import aten, host, loop, sym
 from tilewright.dialects.verifier import verify_module
+from tilewright.passes.assign_layouts import AssignLayoutsPass
 from tilewright.passes.buffer_reuse import BufferReusePass
 from tilewright.passes.bufferize import BufferizePass
 from tilewright.passes.elide_copies import ElideCopiesPass
@@ -113,6 +114,9 @@ def check_stages(text: str, *inputs: Input, symbols: Mapping[str, int] | None = 
         assert expected.same(found), f"{step.name} changes results:\n{texts[-1]}"
     whole = transformed(text, *PASSES)
     assert str(whole) == texts[-1], "going through text makes a difference"
+    for steps in ((AssignLayoutsPass(),), (AssignLayoutsPass(), *PASSES)):
+        laid_out = transformed(text, *steps)
+        assert expected.same(observe(laid_out, inputs, symbols)), f"layouts change results:\n{laid_out}"
     return texts
 
 
