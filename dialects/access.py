@@ -35,7 +35,7 @@ def normalize_access(exprs: Iterable[Expr], operands: Sequence[SSAValue]) -> tup
     return access, [operands[i] for i in order]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def _normal_form(exprs: tuple[Expr, ...]) -> tuple[MapAttr, tuple[int, ...]]:
     """Return `exprs` with their dims numbered as the text names them, and for each of these dims its old number."""
     numbers: tuple[int, ...] | None = None

@@ -138,7 +138,7 @@ def _term_key(expr: Expr) -> tuple[bool, bool, str, str]:
     return (bool(expr.is_Integer), bool(negative), _DIM.sub("d", text), numbered)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def format_expr(expr: Expr) -> str:
     """Return the canonical text of `expr`. It does not depend on hash order, and `parse_expr` reads it back."""
     return _format(expr, str, 0)

@@ -25,8 +25,8 @@ Each operator becomes one nest, or a view; softmax and the norms are one nest ea
 `passes/lowering/`, one file per family of operators. Eager's rounding is kept: each nest rounds its results to their
 dtype, and 16-bit floats are computed with in f32. `origin` names the operators that a nest computes.
 
-A call stays what it is where there is no lowering, or none for its arguments (complex numbers, a copy to another
-device): it will run as an ATen call. So do calls that write to an argument.
+A call stays what it is where there is no lowering, or none for its arguments (complex numbers, tensors on
+another device): it will run as an ATen call. So do calls that write to an argument.
 """
 
 from __future__ import annotations
@@ -104,19 +104,17 @@ def symbol_ranges(function: FuncOp) -> Ranges:
 
 
 def _fits_a_nest(op: CallOp) -> bool:
-    """Whether a call has tensors only, all on one device, where a nest runs, and none of them complex.
+    """Whether a call has tensors only, all on the CPU, where a nest runs, and none of them complex.
 
     The memory of a complex tensor may hold the conjugates, which only ATen knows.
     """
-    devices: set[str] = set()
     for value in (*op.operands, *op.results):
         kind = value.type
         if isinstance(kind, NoneType):
             continue  # a gradient that is not asked for
-        if not is_tensor(kind) or isinstance(kind.element_type, ComplexType):
+        if not is_tensor(kind) or isinstance(kind.element_type, ComplexType) or layout_of(kind).device != "cpu":
             return False
-        devices.add(layout_of(kind).device)
-    return len(devices) <= 1
+    return True
 
 
 def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:

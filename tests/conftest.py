@@ -18,6 +18,19 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = str(ROOT / "src")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs the tests marked `long`, and no others."""
+    parser.addoption("--long", action="store_true", help="run the tests that take minutes each, and only those")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `long`, or the others."""
+    wanted = bool(config.getoption("--long"))
+    chosen = [item for item in items if (item.get_closest_marker("long") is not None) == wanted]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
 def oversized() -> Iterator[tuple[int, str]]:
     """Yield the lines and the name of each file and function of the product that is above the guideline."""
     for file in (file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")):

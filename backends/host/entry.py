@@ -379,6 +379,7 @@ failed:
   call void @Py_IncRef(ptr @_Py_NoneStruct)
   ret ptr @_Py_NoneStruct
 bad:
+  call void @clear(ptr %slots, i64 %first.constant)
   ret ptr null
 }
 """

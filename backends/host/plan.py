@@ -124,7 +124,10 @@ def _is_program(function: func.FuncOp) -> bool:
 
 
 def make_plan(function: func.FuncOp) -> HostPlan:
-    """Read a host program. Raises `VerifyException` if it has no return at its end or an argument of unknown kind."""
+    """Read a host program.
+
+    Raises `VerifyException` if it has no return at its end, an argument of unknown kind, or a kernel on another device.
+    """
     block = function.body.block
     *ops, terminator = block.ops
     if not isinstance(terminator, func.ReturnOp):
@@ -132,6 +135,10 @@ def make_plan(function: func.FuncOp) -> HostPlan:
     for argument in block.args:
         if not isinstance(argument.type, (MemRefType, IntegerType)):
             raise VerifyException(f"expected arguments of a host program to be memrefs and i64, found {argument.type}")
+    for launch in (op for op in ops if isinstance(op, host.LaunchOp)):
+        for buffer in launch.buffers:
+            if layout(buffer).device != "cpu":
+                raise VerifyException(f"expected buffers of `@{launch.kernel_name}` on the CPU, found {buffer.type}")
     results = tuple(terminator.arguments)
     roots: dict[SSAValue, SSAValue] = {}
     for op in ops:

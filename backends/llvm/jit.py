@@ -26,8 +26,7 @@ from tilewright.backends.llvm.elf import object_symbols
 from tilewright.backends.llvm.target import SymbolResolver, Target
 
 # Each library that LLVM has linked makes the next one a little slower to link, even when it is gone, and leaves some
-# bytes
-# behind until its session closes. A fresh session costs 0.4 ms and 100 KB.
+# bytes behind until its session closes. A fresh session costs 0.4 ms and 100 KB.
 _LIBRARIES_PER_SESSION = 200
 
 
@@ -229,16 +228,21 @@ def _optimized(text: str, target: Target, options: CompileOptions) -> llvm.Modul
         module.verify()
     except RuntimeError as error:
         raise CompileError(f"LLVM finds the module invalid: {error}") from error
+    if options.opt_level:
+        passes, builder = _passes(target, options)
+        passes.run(module, builder)
+    return module
+
+
+# Made once for equal options, and used under llvmlite's lock: llvmlite never frees pass managers, and builders in part.
+@cache
+def _passes(target: Target, options: CompileOptions) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
     tuning = llvm.create_pipeline_tuning_options(options.opt_level)
     tuning.loop_vectorization = options.vectorize
     tuning.slp_vectorization = options.vectorize
     tuning.loop_unrolling = options.unroll
-    builder = llvm.create_pass_builder(machine, tuning)
-    if options.opt_level > 1:
-        builder.getModulePassManager().run(module, builder)
-    elif options.opt_level == 1:
-        _short_pipeline().run(module, builder)
-    return module
+    builder = llvm.create_pass_builder(_target_machine(target, options.codegen_level), tuning)
+    return (_short_pipeline() if options.opt_level == 1 else builder.getModulePassManager()), builder
 
 
 def _short_pipeline() -> llvm.ModulePassManager:

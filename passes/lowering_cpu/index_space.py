@@ -163,7 +163,7 @@ class IndexSpace:
         return expr - Mod(expr, step)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def stride(expr: Expr, symbol: Symbol) -> Expr | None:
     """Return `c` where `expr` is `c * symbol` plus terms without `symbol`; None where it has no such form."""
     if symbol not in expr.free_symbols:

@@ -2,6 +2,7 @@
 
 import gc
 import resource
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -168,6 +169,17 @@ def test_wrong_number_and_kind_of_inputs(load: Load) -> None:
         integer([1 << 70])
 
 
+def test_inputs_before_a_bad_one_are_given_up(load: Load) -> None:
+    program = load(MM)
+    x = torch.randn(4, 8)
+    alive = weakref.ref(x.untyped_storage())
+    with pytest.raises(TypeError, match="Tensor"):
+        program([x, 3])
+    del x
+    gc.collect()
+    assert alive() is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [MM, INDEX_SELECT, CALL_BACK])
 def test_failing_calls_leak_nothing(load: Load, text: str) -> None:
@@ -257,6 +269,9 @@ def test_bad_program(load: Load, parse_program: Callable[[str], ModuleOp]) -> No
         load_program(parse_program(launch), {})
     with pytest.raises(VerifyException, match="expected 0 constants for `@f`, found 1"):
         load(launch, constants=[torch.randn(2)])
+    elsewhere = launch.replace("[16], [1]>", '[16], [1], device "cuda:0">')
+    with pytest.raises(VerifyException, match=r"buffers of `@add_one` on the CPU, found .*cuda:0"):
+        load(elsewhere)
     with pytest.raises(VerifyException, match="expected one host program in the module, found 0"):
         load_program(parse_program(""), {})
 
