@@ -77,6 +77,7 @@ def compile_module(
     from tilewright.backends.host.abi import kernel_symbol, native_target
     from tilewright.backends.host.runtime import load_program
     from tilewright.backends.llvm.cache import ObjectCache
+    from tilewright.backends.llvm.pages import release_code_pages
     from tilewright.backends.llvm.runtime import compile_kernel
 
     times = times or StageTimes()
@@ -95,6 +96,7 @@ def compile_module(
                 check_inputs=check_inputs,
                 store=store,
             )
+    release_code_pages()
     if dump is not None:
         dump_code(module, target, dump)
     return CompiledModule(program, module, kernels, times)
