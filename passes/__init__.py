@@ -19,6 +19,7 @@ PASSES: dict[str, str] = {
     "loop-tile": "tilewright.passes.loop_tile:LoopTilePass",
     "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
     "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
+    "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }
 """For each pass name its class as `module:Class`, loaded on use."""

@@ -71,6 +71,7 @@ from tilewright.passes.analysis.layouts import (
 )
 from tilewright.passes.analysis.lifetimes import handle_ends
 from tilewright.passes.analysis.ranges import symbol_ranges
+from tilewright.passes.analysis.takeovers import Takeovers
 
 OpT = TypeVar("OpT", bound=Operation)
 
@@ -109,6 +110,7 @@ class _Bufferizer:
         self.block = Block()
         self.ranges = symbol_ranges(function)
         self.sets = AliasSets()
+        self.takeovers = Takeovers(function.body.block)
         self.values: dict[SSAValue, SSAValue] = {}
         self.dense_layouts: dict[LayoutAttr, LayoutAttr] = {}
         self.view_layouts: dict[tuple[LayoutAttr, MapAttr, LayoutAttr], LayoutAttr | None] = {}
@@ -215,7 +217,7 @@ class _Bufferizer:
         kinds = [r.type for r in op.outputs if is_tensor(r.type)]
         begins = op.begins
         targets = [
-            self.begin(begins[i], layout_of(kind))
+            self.begin(op, i, layout_of(kind))
             if i in begins
             else self.alloc(kind.element_type, self.dense(layout_of(kind)))
             for i, kind in enumerate(kinds)
@@ -236,14 +238,14 @@ class _Bufferizer:
             target.name_hint = None
             self.hold(result, target)
 
-    def begin(self, start: SSAValue, kind: LayoutAttr) -> SSAValue:
-        """Return a buffer in layout `kind` that holds `start` and may be written.
+    def begin(self, op: loop.NestOp, number: int, kind: LayoutAttr) -> SSAValue:
+        """Return a buffer in layout `kind` that holds what a destination begins as, and may be written.
 
-        It is the buffer of `start` itself where a nest made it for this use alone.
+        It is the buffer of that tensor itself where nothing reads it later.
         """
+        start = op.begins[number]
         buffer, layout = self.values[start], self.dense(kind)
-        single = start.get_unique_use() is not None and isinstance(start.owner, loop.NestOp)
-        if single and same_places(layout_of(buffer.type), layout, self.ranges):
+        if same_places(layout_of(buffer.type), layout, self.ranges) and self.takeovers.is_possible(op, number):
             return buffer
         return self.copy(buffer, layout)
 

@@ -16,7 +16,8 @@ from xdsl.ir import Attribute, Block, SSAValue
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.aten_schema import Alias, Schema
 from tilewright.dialects.call_syntax import OperandAttr, OperatorCall
-from tilewright.dialects.type_guards import is_array
+from tilewright.dialects.loop import ViewOp
+from tilewright.dialects.type_guards import is_array, is_tensor
 
 # The schemas of these do not say that the result is the operand's memory, or that `self` takes over that of `source`.
 _SHARES_ALL = frozenset(
@@ -174,5 +175,22 @@ def alias_sets(program: Block) -> AliasSets:
         else:
             for result in op.results:
                 if isinstance(result.type, MemRefType):
+                    sets.add(result)
+    return sets
+
+
+def tensor_alias_sets(block: Block) -> AliasSets:
+    """Return which tensors of a program on tensors may share memory."""
+    sets = AliasSets()
+    for argument in block.args:
+        sets.add(argument)
+    for op in block.ops:
+        if isinstance(op, ViewOp):
+            sets.add(op.result, base=op.source)
+        elif isinstance(op, OperatorCall):
+            sets.add_call(op)
+        else:
+            for result in op.results:
+                if is_tensor(result.type):
                     sets.add(result)
     return sets

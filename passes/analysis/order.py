@@ -8,9 +8,7 @@ from xdsl.ir import Block, Operation
 
 from tilewright.dialects import aten_schema
 from tilewright.dialects.call_syntax import OperatorCall
-from tilewright.dialects.loop import ViewOp
-from tilewright.dialects.type_guards import is_tensor
-from tilewright.passes.analysis.aliasing import AliasSets, call_memory
+from tilewright.passes.analysis.aliasing import call_memory, tensor_alias_sets
 
 
 def statement_of(op: Operation, block: Block) -> Operation:
@@ -128,7 +126,7 @@ def _effect_edges(block: Block) -> dict[Operation, list[Operation]]:
     written = [c.operands[i] for c in calls for i in call_memory(c).writes]
     if not written:
         return edges
-    sets = _alias_sets(block)
+    sets = tensor_alias_sets(block)
     positions = {op: i for i, op in enumerate(block.ops)}
     memory = {id(members): members for members in (sets.members(v) for v in written)}
     for members in memory.values():
@@ -160,19 +158,3 @@ def _order(accesses: Iterable[tuple[Operation, bool]], edges: dict[Operation, li
         if writer is not None:
             edges.setdefault(writer, []).append(op)
         readers.append(op)
-
-
-def _alias_sets(block: Block) -> AliasSets:
-    sets = AliasSets()
-    for argument in block.args:
-        sets.add(argument)
-    for op in block.ops:
-        if isinstance(op, ViewOp):
-            sets.add(op.result, base=op.source)
-        elif isinstance(op, OperatorCall):
-            sets.add_call(op)
-        else:
-            for result in op.results:
-                if is_tensor(result.type):
-                    sets.add(result)
-    return sets

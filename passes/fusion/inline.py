@@ -8,6 +8,7 @@ behind a call: what it reads would stay alive until then.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.ir import Operation, SSAValue
@@ -19,6 +20,7 @@ from tilewright.passes.analysis.nests import NestInfo
 from tilewright.passes.analysis.order import ProgramOrder, statement_of
 from tilewright.passes.analysis.sizes import SizeHints
 from tilewright.passes.fusion.held import HeldMemory
+from tilewright.passes.fusion.updates import Element, may_read_start, reads_only_its_own
 from tilewright.passes.rewriting.clone import backward_slice, inline_at, may_trap
 from tilewright.passes.rewriting.origins import merge_origins
 
@@ -127,6 +129,8 @@ class ProducerInliner:
             return False
         if any(load.mask is not None for load in loads) and may_trap(producer.ops):
             return False
+        if not all(self._may_update(c, producer, cost, loads) for c in consumers if isinstance(c, NestOp)):
+            return False
         last = max(consumers, key=self.order.position)
         if self.held.is_excessive(producer.nest, cost.sources, last):
             return False
@@ -135,6 +139,26 @@ class ProducerInliner:
         if cost.heavy or cost.ops > self.limits.recompute_ops:
             return False
         return len(consumers) == 1 or cost.bytes_read <= self.sizes.bytes_of(producer.result.type)
+
+    def _reads(self, producer: _Producer, at: Sequence[Expr]) -> Iterator[Element]:
+        """Yield which elements, of which tensors, element `at` of a producer takes when it is computed in its place."""
+        rules = {index: at[d] for index, d in producer.places.items()}
+        for op in producer.ops:
+            if not isinstance(op, LoadOp):
+                continue
+            exprs = tuple(e.xreplace(rules) for e in self.names.exprs(op.access, op.indices))
+            inner = self._chosen.get(op.source)
+            if inner is None:
+                yield op.source, exprs
+            else:
+                yield from self._reads(inner, exprs)
+
+    def _may_update(self, update: NestOp, producer: _Producer, cost: _Cost, loads: list[LoadOp]) -> bool:
+        """Whether `update` can do its work in memory with the producer in it, if it could without."""
+        if update.starts is None or not may_read_start(update, cost.sources):
+            return True
+        mine = (self.names.exprs(load.access, load.indices) for load in loads if update.is_ancestor(load))
+        return reads_only_its_own(update, [e for at in mine for e in self._reads(producer, at)], self.names)
 
     def _evaluations(self, loads: list[LoadOp]) -> int:
         """Return how many elements all the copies would compute; equal loads in one block become one copy."""

@@ -1,6 +1,6 @@
 """Views: each becomes a `loop.view`, whose map says which element of the source an element of the result is.
 
-`as_strided` is not here: it speaks of storage, not of the tensor that it is given.
+`as_strided` speaks of storage, not of the tensor that it is given; it is a view here where these are the same.
 """
 
 from __future__ import annotations
@@ -236,9 +236,9 @@ def _unbind(call: Call) -> Sequence[SSAValue]:
     return [view(call, source, kind, inserted(d, integer(n))) for n, kind in enumerate(call.results)]
 
 
-def _diagonal(call: Call) -> Sequence[SSAValue]:
-    source = call.tensor("self")
-    rank = len(sizes_of(source))
+def diagonal(call: Call) -> Access:
+    """Return the access of a diagonal, with the arguments `offset`, `dim1` and `dim2`."""
+    rank = len(sizes_of(call.tensor("self")))
     first, second, offset = call.dim("dim1", rank), call.dim("dim2", rank), call.integer("offset")
 
     def access(index: Index) -> Index:
@@ -246,7 +246,11 @@ def _diagonal(call: Call) -> Sequence[SSAValue]:
         along = {first: index[-1] + max(-offset, 0), second: index[-1] + max(offset, 0)}
         return [along[d] if d in along else next(others) for d in range(rank)]
 
-    return [view(call, source, call.result, access)]
+    return access
+
+
+def _diagonal(call: Call) -> Sequence[SSAValue]:
+    return [view(call, call.tensor("self"), call.result, diagonal(call))]
 
 
 def _unfold(call: Call) -> Sequence[SSAValue]:
@@ -259,7 +263,37 @@ def _unfold(call: Call) -> Sequence[SSAValue]:
     return [view(call, source, call.result, lambda i: [*i[:d], step * i[d] + i[-1], *i[d + 1 : -1]])]
 
 
+def as_strided(call: Call) -> Access:
+    """Return the access of elements whose places are given, in a tensor that lies row by row at its storage's start.
+
+    Raises `NotLoweredError` for other tensors, and for places that may be beyond the tensor.
+    """
+    layout = layout_of(call.tensor("self").type)
+    dense = contiguous_strides(layout.sizes)
+    sizes, strides = call.sizes("size"), call.sizes("stride")
+    offset = call.size("storage_offset") if call.has("storage_offset") else layout.offset
+    if layout.strides != dense or layout.offset != 0 or sizes is None or strides is None:
+        raise NotLoweredError("places in a storage that is not the tensor, row by row")
+    last = sum(((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)), offset)
+    if not provably_at_most(last, sympy.Mul(*layout.sizes) - 1, call.ranges):
+        raise NotLoweredError("places beyond the tensor")
+
+    def access(index: Index) -> Index:
+        place = sum((i * stride for i, stride in zip(index, strides, strict=True)), offset)
+        return [
+            FloorDiv(place, step) if d == 0 else Mod(FloorDiv(place, step), size)
+            for d, (step, size) in enumerate(zip(dense, layout.sizes, strict=True))
+        ]
+
+    return access
+
+
+def _as_strided(call: Call) -> Sequence[SSAValue]:
+    return [view(call, call.tensor("self"), call.result, as_strided(call))]
+
+
 LOWERINGS: dict[str, Lowering] = {
+    "aten.as_strided.default": _as_strided,
     **dict.fromkeys(
         (
             "aten._reshape_alias.default",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from tests.mutation.observed import observe
 from tests.mutation.programs import PROGRAMS
+from tests.mutation.random_programs import RandomProgram
 
 ONE_CALL = {"writes_an_input_with_grad"}
 """A second call would go on with the graph of the first, through which the first has gone backward."""
@@ -54,3 +56,26 @@ def _assert_same(found: Any, expected: Any, path: str = "") -> None:
         torch.testing.assert_close(found, expected, equal_nan=True, msg=lambda text: f"{path}: {text}")
     else:
         assert found == expected, path
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_program(seed: int) -> None:
+    choose = random.Random(seed)
+    program = RandomProgram(choose).grow(choose.randint(1, 10))
+    torch.manual_seed(seed)
+    arguments = program.arguments()
+    mine = [_copied(a) for a in arguments]
+    expected = program(*arguments)
+
+    def run(*given: torch.Tensor) -> list[torch.Tensor]:
+        return program(*given)
+
+    compiled = torch.compile(run, backend="tilewright", dynamic=seed % 3 == 0, options={"strict": True})
+    _assert_same(list(compiled(*mine)), expected, "outputs")
+    _assert_same(mine, arguments, "arguments")
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor with its strides."""
+    whole = tensor.as_strided([tensor.untyped_storage().nbytes() // tensor.itemsize], [1], 0).clone()
+    return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

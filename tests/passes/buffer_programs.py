@@ -244,7 +244,10 @@ class RandomProgram:
 
     def argument_written(self) -> None:
         target = self.choose.choice(self.arguments)
-        source = self.pick(target.sizes)
+        self.write(target, self.pick(target.sizes))
+
+    def write(self, target: Value, source: Value) -> None:
+        """Copy a matrix into an argument."""
         out = self.new(target.sizes, target.strides)
         self.written.append(target)
         self.lines.append(
@@ -279,12 +282,31 @@ class RandomProgram:
             f": ({kind}, {value}) -> {kind}",
         ]
 
+    def updated(self) -> None:
+        """Store to some rows of what begins as another matrix, perhaps reading that one."""
+        a = self.choose.choice([*self.arguments, self.pick()])
+        rows = self.choose.randint(1, a.sizes[0])
+        first = self.choose.randint(0, a.sizes[0] - rows)
+        source = self.choose.choice([a, self.pick()])
+        row, column = source.sizes[0], source.sizes[1]
+        shift = first if self.choose.random() < 0.5 else 0
+        out = self.new(a.sizes, a.strides)
+        self.lines += [
+            f"{out.name} = loop.nest (%i : {rows}, %j : {a.sizes[1]}) outs(%o = {a.name} : {a.kind}) {{",
+            f"  %v = loop.load {source.name}[(%i + {shift}) mod {row}, %j mod {column}] : {source.kind} -> f32",
+            "  %x = math.absf %v : f32",
+            f"  loop.store %x, %o[%i + {first}, %j] : f32, {out.kind}",
+            "}",
+        ]
+        if self.choose.random() < 0.5 and a in self.arguments:
+            self.write(a, out)
+
     def text(self, steps: int) -> str:
         """Write a whole program."""
         for sizes, strides in (((3, 4), (4, 1)), ((4, 3), (1, 4)), ((2, 6), (6, 1))):
             self.arguments.append(self.new(sizes, strides))
         plain = [self.pointwise] * 4 + [self.rows] * 2 + [self.two_results, self.transposed, self.reshaped, self.called]
-        choices = [*plain, self.viewed_by_call, *([self.argument_written, self.part_written] * 2)]
+        choices = [*plain, self.viewed_by_call, *([self.argument_written, self.part_written, self.updated] * 2)]
         for _ in range(steps):
             self.choose.choice(choices)()
         results = [self.pick() for _ in range(self.choose.randint(1, 3))]

@@ -13,7 +13,15 @@ from tilewright.dialects.verifier import verify_module
 from tilewright.passes.pipelines import load_passes
 from tilewright.tools.universe import make_context
 
-PASSES = ["canonicalize", "elide-copies", "loop-fold-views", "loop-fuse", "loop-hoist", "loop-simplify-index"]
+PASSES = [
+    "canonicalize",
+    "elide-copies",
+    "loop-fold-views",
+    "loop-fuse",
+    "loop-hoist",
+    "loop-simplify-index",
+    "reinplace",
+]
 
 
 def parse(text: str) -> ModuleOp:
