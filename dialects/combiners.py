@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IntegerAttr, i1
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.loop_scalar import CmpOp, SelectOp
+from tilewright.dialects.loop_scalar import CmpOp, IntrinsicOp, SelectOp
 from tilewright.dialects.type_guards import is_integer, is_vector
 
 Slots = Sequence[SSAValue]
@@ -121,6 +121,27 @@ def _extend_arg(worse_or_same: str) -> Callable[[Emit, Slots, Slots], list[SSAVa
     return extend
 
 
+def _extend_last_arg(better_or_same: str) -> Callable[[Emit, Slots, Slots], list[SSAValue]]:
+    """Do as `_arg` of the last index where all of `b` comes after all of `a`: `b` wins ties, also between NaN."""
+
+    def extend(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
+        take = emit(_compare(better_or_same, b[0], a[0]))
+        if is_float(a[0].type):
+            take = emit(arith.OrIOp(take, emit(CmpOp.get("ne", b[0], b[0]))))
+        return [emit(SelectOp.get(take, x, y)) for x, y in zip(b, a, strict=True)]
+
+    return extend
+
+
+def _logaddexp(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
+    """Add two numbers that are given by their logarithms; equal infinities stay what they are."""
+    low, high = emit(arith.MinimumfOp(a[0], b[0])), emit(arith.MaximumfOp(a[0], b[0]))
+    total = emit(arith.AddfOp(emit(math.Log1pOp(emit(math.ExpOp(emit(arith.SubfOp(low, high)))))), high))
+    same = emit(CmpOp.get("eq", low, high))
+    alike = emit(arith.AndIOp(same, emit(IntrinsicOp.get("isinf", low))))
+    return [emit(SelectOp.get(alike, a[0], total))]
+
+
 def _welford(emit: Emit, a: Slots, b: Slots) -> list[SSAValue]:
     """Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances (1979)."""
     count = emit(arith.AddfOp(a[2], b[2]))
@@ -146,8 +167,13 @@ COMBINERS: dict[str, Combiner] = {
     "all": Combiner(1, lambda t: (_constant(t[0], 1),), _binary(arith.MinimumfOp, arith.AndIOp)),
     "argmax": Combiner(2, lambda t: (_lowest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("gt"), _extend_arg("le")),
     "argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], _MAX_INDEX)), _arg("lt"), _extend_arg("ge")),
-    "last_argmax": Combiner(2, lambda t: (_lowest(t[0]), _constant(t[1], -1)), _arg("gt", first=False)),
-    "last_argmin": Combiner(2, lambda t: (_highest(t[0]), _constant(t[1], -1)), _arg("lt", first=False)),
+    "last_argmax": Combiner(
+        2, lambda t: (_lowest(t[0]), _constant(t[1], -1)), _arg("gt", first=False), _extend_last_arg("ge")
+    ),
+    "last_argmin": Combiner(
+        2, lambda t: (_highest(t[0]), _constant(t[1], -1)), _arg("lt", first=False), _extend_last_arg("le")
+    ),
+    "logaddexp": Combiner(1, lambda t: (_lowest(t[0]),), _logaddexp),
     "welford": Combiner(3, lambda t: (_constant(t[0], 0), _constant(t[1], 0), _constant(t[2], 0)), _welford),
 }
 """Every combiner by name. NaN propagates through `max` and `min`; `umax` and `umin` take integers as unsigned; `any`
@@ -157,7 +183,7 @@ and `all` work on i1."""
 def slots_fit(name: str, kinds: Sequence[Attribute]) -> bool:
     """Whether the slots of the combiner `name` may have the types `kinds`, all scalars or all vectors."""
     first, *others = (element_type(k) for k in kinds)
-    if name == "welford":
+    if name in ("welford", "logaddexp"):
         return all(isinstance(k, AnyFloat) for k in (first, *others))
     if name in ("any", "all"):
         return first == i1

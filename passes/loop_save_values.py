@@ -57,7 +57,7 @@ from xdsl.traits import Pure
 
 from tilewright.dialects.loop import ForOp, KernelOp, LoadOp, Loop, NestOp, StoreOp
 from tilewright.dialects.sym_expr import Expr
-from tilewright.passes.lowering_cpu.cost import is_heavy
+from tilewright.passes.lowering_cpu.cost import takes_long
 from tilewright.passes.lowering_cpu.index_space import IndexSpace
 from tilewright.passes.lowering_cpu.legality import is_leaf
 
@@ -142,7 +142,7 @@ class _Pair:
             if op.has_trait(Pure) or (isinstance(op, LoadOp) and _is_stable(op, places)):
                 properties: tuple[tuple[str, Attribute], ...] = tuple(sorted(op.properties.items()))
                 number = self._number((op.name, properties, *(v.number for v in operands)))
-                found[op.results[0]] = _Value(op.results[0], number, is_heavy(op) or any(v.dear for v in operands))
+                found[op.results[0]] = _Value(op.results[0], number, takes_long(op) or any(v.dear for v in operands))
         return list(found.values())
 
     def _number(self, key: object) -> int:

@@ -4,45 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from xdsl.dialects import arith, math
-from xdsl.ir import BlockArgument, Operation, SSAValue
+from xdsl.dialects import arith
+from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright.dialects.loop import (
     ApplyOp,
     CastOp,
     CheckOp,
-    IntrinsicOp,
     LoadOp,
     Loop,
     NestOp,
-    RandomOp,
     StoreOp,
     YieldOp,
 )
 from tilewright.dialects.sym_expr import Expr
+from tilewright.passes.analysis.heavy import is_heavy
 
-# One or two machine instructions each; what else `math` has is a call or a polynomial.
-_CHEAP_MATH = (
-    math.AbsFOp,
-    math.AbsIOp,
-    math.CeilOp,
-    math.CopySignOp,
-    math.FloorOp,
-    math.FmaOp,
-    math.RoundEvenOp,
-    math.TruncOp,
-)
-_CHEAP_INTRINSICS = frozenset({"isfinite", "isinf", "isnan", "sign", "signbit"})
 _FREE = (ApplyOp, CastOp, CheckOp, LoadOp, StoreOp, YieldOp, arith.ConstantOp, Loop)
-
-
-def is_heavy(op: Operation) -> bool:
-    """Whether `op` costs far more than a load from a cache: an exponential, a logarithm and their like."""
-    if isinstance(op, IntrinsicOp):
-        return op.function.data not in _CHEAP_INTRINSICS
-    if isinstance(op, RandomOp):
-        return True
-    return op.name.startswith("math.") and not isinstance(op, _CHEAP_MATH)
 
 
 @dataclass

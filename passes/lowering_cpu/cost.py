@@ -20,7 +20,6 @@ from tilewright.dialects.combiners import COMBINERS, element_type
 from tilewright.dialects.loop import (
     ApplyOp,
     ForOp,
-    IntrinsicOp,
     LoadOp,
     Loop,
     LoopDim,
@@ -32,47 +31,30 @@ from tilewright.dialects.loop import (
 )
 from tilewright.dialects.sym_expr import Expr, Symbol
 from tilewright.dialects.type_guards import is_integer, is_vector
+from tilewright.passes.analysis.heavy import is_heavy
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, is_leaf, slot_groups, why_not
 
 UNKNOWN_TRIPS = 128
 """How many iterations a loop with a symbolic extent is taken to have, where little is lost if it has more."""
 
-_CHEAP_MATH = frozenset(
-    {
-        "math.absf",
-        "math.absi",
-        "math.ceil",
-        "math.copysign",
-        "math.floor",
-        "math.fma",
-        "math.round",
-        "math.roundeven",
-        "math.trunc",
-    }
-)
 _SLOW_ARITH = frozenset({"arith.divf", "math.sqrt", "math.rsqrt"})
 _DIVISIONS = frozenset(
     {"arith.divsi", "arith.divui", "arith.remsi", "arith.remui", "arith.floordivsi", "arith.ceildivsi"}
 )
-_CHEAP_INTRINSICS = frozenset({"isfinite", "isinf", "isnan", "sign", "signbit"})
 _LOOP_OVERHEAD = 1.0
 
 
-def is_heavy(op: Operation) -> bool:
+def takes_long(op: Operation) -> bool:
     """Whether `op` is a call of an elementary function or an integer division, which takes tens of cycles."""
-    if isinstance(op, IntrinsicOp):
-        return op.function.data not in _CHEAP_INTRINSICS
-    if isinstance(op, RandomOp) or op.name in _DIVISIONS:
-        return True
-    return op.name.startswith("math.") and op.name not in _CHEAP_MATH and op.name not in _SLOW_ARITH
+    return op.name in _DIVISIONS or (is_heavy(op) and op.name not in _SLOW_ARITH)
 
 
 def _scalar_cost(op: Operation) -> float:
     """Return what one element of `op` costs."""
     if isinstance(op, (ApplyOp, YieldOp)) or op.has_trait(ConstantLike):
         return 0.0
-    if is_heavy(op):
+    if takes_long(op):
         return 15.0
     if op.name in _SLOW_ARITH:
         return 3.0
@@ -83,7 +65,7 @@ def _vector_cost(op: Operation) -> float:
     """Return what a register full of elements of `op` costs, other than a load or store."""
     if isinstance(op, (ApplyOp, YieldOp)) or op.has_trait(ConstantLike):
         return 0.0
-    if is_heavy(op):
+    if takes_long(op):
         return 20.0
     return 10.0 if op.name in _SLOW_ARITH else 0.5
 
@@ -244,8 +226,8 @@ class CostModel:
             register, factor = self.lanes, 1
         elif any(isinstance(op, RandomOp) for op in inside):
             # An evaluation of the generator gives four numbers, of 32 bits in lanes of 64.
-            factor = 4 if not any(is_heavy(op) and not isinstance(op, RandomOp) for op in inside) else 2
-        elif any(is_heavy(op) or self._is_gather(op, found, index) for op in inside):
+            factor = 4 if not any(takes_long(op) and not isinstance(op, RandomOp) for op in inside) else 2
+        elif any(takes_long(op) or self._is_gather(op, found, index) for op in inside):
             factor = 1
         else:
             most = _largest_leaf(loop, inside)

@@ -63,7 +63,7 @@ class KernelLowering:
         self.values: dict[SSAValue, SSAValue] = {}
         self.loops = LoopBuilder(self.address, self.values.__setitem__)
         self.reductions = ReductionBuilder(self.loops, self.address, self.value, self.lower_body)
-        self.scans = ScanBuilder(self.loops, self.builder, self.lower_body)
+        self.scans = ScanBuilder(self.loops, self.address, self.lower_body)
         self.packing = PackingBuilder(self.loops, self.address)
         self.packed: dict[Operation, Packed] = {}
         """The loads that take their elements from a copy."""

@@ -12,11 +12,11 @@ from xdsl.ir import Attribute, SSAValue
 from tilewright.dialects import cpu
 from tilewright.dialects.access import is_index
 from tilewright.dialects.combiners import COMBINERS, Emit, Slots, element_type
-from tilewright.dialects.loop import CastOp, CombineOp, ReduceOp, SelectOp
+from tilewright.dialects.loop import CastOp, CombineOp, Loop, ReduceOp, SelectOp
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, integer
 from tilewright.dialects.type_guards import is_vector
 from tilewright.passes.lowering_cpu.address import AddressBuilder
-from tilewright.passes.lowering_cpu.index_space import stride
+from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.legality import slot_groups
 from tilewright.passes.lowering_cpu.loops import Carried, LoopBuilder
 
@@ -129,7 +129,7 @@ class ReductionBuilder:
         for name, slots in slot_groups(op):
             combiner = COMBINERS[name]
             combine: Combine = combiner.combine
-            first = None if combiner.extend is None else self._first_index(op, op.yielded.values[slots][1])
+            first = None if combiner.extend is None else first_index(self._space, op, op.yielded.values[slots][1])
             if first is not None and combiner.extend is not None:
                 combine = combiner.extend
             start: Sequence[SSAValue] = [self._value(v) for v in op.init[slots]]
@@ -150,18 +150,6 @@ class ReductionBuilder:
             for v, k in zip(values, kinds, strict=True)
         ]
 
-    def _first_index(self, op: ReduceOp, index: SSAValue) -> Expr | None:
-        """Return the value of `index` in the first iteration if it grows from each iteration to the next, else None."""
-        dims = self._space.loops(op)
-        if len(dims) != 1 or not isinstance(index.owner, CastOp) or not is_index(index.owner.input):
-            return None
-        symbol = self._space.symbol(op.indices[0])
-        expr = self._space.expr(index.owner.input)
-        by = stride(expr, symbol)
-        if by is None or not by.is_Integer or by <= 0:
-            return None
-        return expr.xreplace({symbol: dims[0].lower})
-
     def combine(self, op: CombineOp) -> Carried:
         """Combine the lanes of vectors."""
         vectors = [self._value(v) for v in op.inputs]
@@ -175,3 +163,16 @@ class ReductionBuilder:
             lower, upper = ([emit(cpu.ExtractOp.get(v, first, count)) for v in vectors] for first in (0, count))
             vectors = COMBINERS[name].combine(emit, lower, upper)
         return vectors
+
+
+def first_index(space: IndexSpace, op: Loop, index: SSAValue) -> Expr | None:
+    """Return the value of `index` in the first iteration of `op` if it grows from each one to the next, else None."""
+    dims = space.loops(op)
+    if len(dims) != 1 or not isinstance(index.owner, CastOp) or not is_index(index.owner.input):
+        return None
+    symbol = space.symbol(op.indices[0])
+    expr = space.expr(index.owner.input)
+    by = stride(expr, symbol)
+    if by is None or not by.is_Integer or by <= 0:
+        return None
+    return expr.xreplace({symbol: dims[0].lower})

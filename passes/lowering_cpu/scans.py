@@ -11,16 +11,18 @@ from tilewright.dialects import cpu
 from tilewright.dialects.combiners import COMBINERS, element_type
 from tilewright.dialects.loop import CastOp, PrefixOp, ScanOp
 from tilewright.dialects.type_guards import is_vector
-from tilewright.passes.lowering_cpu.builder import ScopedBuilder
+from tilewright.passes.lowering_cpu.address import AddressBuilder
 from tilewright.passes.lowering_cpu.loops import Carried, LoopBuilder
+from tilewright.passes.lowering_cpu.reductions import first_index
 
 
 class ScanBuilder:
     """Builds scans. `body` builds the body of one."""
 
-    def __init__(self, loops: LoopBuilder, builder: ScopedBuilder, body: Callable[[ScanOp], None]):
+    def __init__(self, loops: LoopBuilder, address: AddressBuilder, body: Callable[[ScanOp], None]):
         self._loops = loops
-        self._builder = builder
+        self._builder = address.builder
+        self._space = address.space
         self._body = body
         self._before: dict[PrefixOp, Carried] = {}
         """What each prefix of the iteration that is being built comes after."""
@@ -41,7 +43,12 @@ class ScanBuilder:
 
     def prefix(self, op: PrefixOp, values: Sequence[SSAValue]) -> Carried:
         """Combine `values` with those of the iterations before."""
-        results = COMBINERS[op.combiner.data].combine(self._builder.emit, self._before[op], values)
+        combiner, scan = COMBINERS[op.combiner.data], op.parent_op()
+        assert isinstance(scan, ScanOp)
+        combine = combiner.combine
+        if combiner.extend is not None and first_index(self._space, scan, op.inputs[1]) is not None:
+            combine = combiner.extend
+        results = combine(self._builder.emit, self._before[op], values)
         self._before[op] = results
         return results
 
