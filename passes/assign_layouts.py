@@ -75,7 +75,7 @@ from tilewright.dialects.sym import LayoutAttr
 from tilewright.dialects.sym_expr import Expr, Symbol, integer
 from tilewright.dialects.type_guards import is_tensor
 from tilewright.passes.analysis.accesses import IndexNames
-from tilewright.passes.analysis.layouts import address, is_dense
+from tilewright.passes.analysis.layouts import is_dense
 from tilewright.passes.analysis.order import statement_of
 from tilewright.passes.analysis.ranges import symbol_ranges
 from tilewright.passes.analysis.sizes import SizeHints
@@ -89,16 +89,13 @@ class _Access:
     exprs: tuple[Expr, ...]
     bytes: int
 
-    def steps(self, index: Expr) -> list[int | None]:
-        """Return for each dim how far one step of `index` goes; None where that is not the same everywhere."""
-        return [_step(e, index) for e in self.exprs]
-
-
-def _step(expr: Expr, index: Expr) -> int | None:
-    if index not in expr.free_symbols:
-        return 0
-    step = sympy.expand(expr.xreplace({index: index + 1}) - expr)
-    return int(step) if step.is_Integer else None
+    def moves(self, index: Symbol) -> int | None:
+        """Return the dim that one step of `index` goes one element along; None if it moves in another way."""
+        moved = [d for d, expr in enumerate(self.exprs) if index in expr.free_symbols]
+        if len(moved) != 1:
+            return None
+        expr = self.exprs[moved[0]]
+        return moved[0] if expr == index or (expr.is_Add and index in expr.args) else None
 
 
 @dataclass
@@ -148,22 +145,20 @@ class _Layouts:
         if lanes is None:
             return
         for access in self._of(nest):
-            if access.tensor is tensor:
-                steps = access.steps(lanes)
-                moved = [d for d, step in enumerate(steps) if step != 0]
-                if len(moved) == 1 and steps[moved[0]] == 1:
-                    votes[moved[0]] += access.bytes
+            if access.tensor is tensor and (dim := access.moves(lanes)) is not None:
+                votes[dim] += access.bytes
 
-    def _lanes(self, nest: NestOp, tensor: SSAValue) -> Expr | None:
+    def _lanes(self, nest: NestOp, tensor: SSAValue) -> Symbol | None:
         """Return the index along which most bytes of the other accesses lie side by side; the inner one of equals."""
         weights: dict[Symbol, int] = {}
         for access in self._of(nest):
             if access.tensor is tensor:
                 continue
-            place = address(layout_of(access.tensor.type), access.exprs)
-            for index in self.names.symbols(place):
-                weight = access.bytes if _step(place, index) == 1 else -access.bytes
-                weights[index] = weights.get(index, 0) + weight
+            strides = layout_of(access.tensor.type).strides
+            for index in self.names.symbols(*access.exprs):
+                dim = access.moves(index)
+                is_side_by_side = dim is not None and strides[dim] == 1
+                weights[index] = weights.get(index, 0) + (access.bytes if is_side_by_side else -access.bytes)
         # Of equals the last: `max` takes the first that it finds.
         best = max(reversed(weights), key=lambda index: weights[index], default=None)
         return best if best is not None and weights[best] > 0 else None
