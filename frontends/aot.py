@@ -15,6 +15,7 @@ from torch import fx
 from tilewright.frontends.decompositions import decomposition_table
 from tilewright.frontends.random_numbers import RandomMode, replace_random
 from tilewright.frontends.rng_states import expand_rng_states
+from tilewright.frontends.unused_arguments import drop_unused_arguments
 
 GraphFunction: TypeAlias = Callable[[list[Any]], Sequence[Any]]
 """A compiled graph: takes its inputs in a list, which it may empty, and returns its outputs."""
@@ -51,6 +52,7 @@ def trace_and_compile(
 
     def partition(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         replace_random(joint, random)
+        drop_unused_arguments(joint)
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     # Tokens that order effects are made in the graph: as inputs they are tensors in tracing and None in calls.
