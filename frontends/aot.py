@@ -48,7 +48,8 @@ def trace_and_compile(
                 expand_rng_states(graph)
             return _mark_boxed(compiler(graph, inputs, kind))
 
-        return compile_graph
+        # A backward graph is compiled, and run, by autograd: where Dynamo traces all Python code that it meets.
+        return _untraced(compile_graph) if kind == "backward" else compile_graph
 
     def partition(joint: fx.GraphModule, *args: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
         replace_random(joint, random)
@@ -68,6 +69,18 @@ def trace_and_compile(
             keep_inference_input_mutations=True,
         )
     return disable(compiled, reason="tilewright has compiled it")
+
+
+def _untraced(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep Dynamo out of a compiler and of what it makes."""
+    from torch._dynamo import disable
+
+    compiler = disable(compile_graph, reason="tilewright compiles a backward graph")
+
+    def compile_untraced(*args: Any) -> Callable[..., Any]:
+        return _mark_boxed(disable(compiler(*args), reason="tilewright has compiled it"))
+
+    return compile_untraced
 
 
 def _mark_boxed(function: GraphFunction) -> Callable[..., Any]:

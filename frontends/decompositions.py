@@ -1,8 +1,8 @@
 """The table of decompositions that AOTAutograd applies while it traces.
 
 An operator is listed for one of three reasons: its lowering would be nothing but the decomposition (elementwise
-formulas, losses, their gradients); it only renames another operator (`rsub`, `zeros`); or it returns several views,
-each better a view by itself (`split`). All else stays whole:
+formulas, losses, their gradients); it only renames another operator (`rsub`, `zeros`); or it returns several views
+or tensors, each better made by itself (`split`, `_foreach_add`). All else stays whole:
 
 - softmax, norms, gelu, batch norm and their gradients are one loop nest each when whole, with eager's order of
   summation, and a dozen nodes that fusion has to join again when decomposed;
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from tilewright.frontends.dropout import native_dropout_backward
+from tilewright.frontends.foreach import foreach_decompositions
 from tilewright.frontends.torch_internals import (
     Decomposition,
     find_overload,
@@ -100,9 +101,10 @@ def decomposition_table() -> Table:
     An operator that the installed torch lacks is left out: no graph holds it.
     """
     stock = stock_decompositions()
-    named = {name: find_overload(f"aten.{name}") for name in (*(RENAMED + FORMULAS + COPIED_VIEWS).split(), *_OWN)}
+    own = {**_OWN, **foreach_decompositions()}
+    named = {name: find_overload(f"aten.{name}") for name in (*(RENAMED + FORMULAS + COPIED_VIEWS).split(), *own)}
     return MappingProxyType(
-        {overload: _OWN.get(name) or stock[overload] for name, overload in named.items() if overload is not None}
+        {overload: own.get(name) or stock[overload] for name, overload in named.items() if overload is not None}
     )
 
 

@@ -9,6 +9,7 @@ PASSES: dict[str, str] = {
     "convert-loop-to-cpu": "tilewright.passes.convert_loop_to_cpu:ConvertLoopToCpuPass",
     "elide-copies": "tilewright.passes.elide_copies:ElideCopiesPass",
     "fold-add-into-mm": "tilewright.passes.fold_add_into_mm:FoldAddIntoMmPass",
+    "generalize-kernels": "tilewright.passes.generalize_kernels:GeneralizeKernelsPass",
     "loop-collapse": "tilewright.passes.loop_collapse:LoopCollapsePass",
     "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",
     "loop-fuse": "tilewright.passes.loop_fuse:LoopFusePass",

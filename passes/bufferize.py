@@ -355,16 +355,19 @@ class BufferizePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in list(op.ops):
-            if isinstance(function, func.FuncOp) and _has_tensors(function):
+            if isinstance(function, func.FuncOp) and _is_graph(function):
                 _Bufferizer(function).run()
 
 
-def _has_tensors(function: func.FuncOp) -> bool:
+def _is_graph(function: func.FuncOp) -> bool:
+    """Whether a function is of level 0 or 1: it has tensors, or sizes of them."""
     if function.is_declaration:
         return False
     if len(function.body.blocks) != 1:
         raise PassFailedException(
             f"expected `@{function.sym_name.data}` to have one block, found {len(function.body.blocks)}"
         )
-    values = (v for op in function.body.block.ops for v in op.results)
-    return any(is_tensor(v.type) for v in (*function.body.block.args, *values))
+    ops = list(function.body.block.ops)
+    values = (v for op in ops for v in op.results)
+    has_tensors = any(is_tensor(v.type) for v in (*function.body.block.args, *values))
+    return has_tensors or any(isinstance(op, aten.SizeOp) for op in ops)

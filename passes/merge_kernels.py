@@ -46,49 +46,19 @@ without `origin` is called `kernel`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects import func
 from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
-from tilewright.dialects import host, loop
+from tilewright.dialects import loop
 from tilewright.dialects.type_guards import is_array
+from tilewright.passes.rewriting.kernel_content import kernel_content, launches_in
 from tilewright.passes.rewriting.kernel_names import number_values
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]+")
-
-
-def _content(kernel: loop.KernelOp) -> tuple[object, ...]:
-    """Return what the text of `kernel` says, but for names and origin: as good as the text, and cheaper to get."""
-    parts: list[object] = [kernel.symbols]
-    numbers: dict[SSAValue, int] = {}
-
-    def define(values: Sequence[SSAValue]) -> tuple[Attribute, ...]:
-        for value in values:
-            numbers[value] = len(numbers)
-        return tuple(v.type for v in values)
-
-    def visit(block: Block) -> None:
-        parts.append(define(block.args))
-        for op in block.ops:
-            operands = tuple(numbers[o] for o in op.operands)
-            parts.extend((op.name, operands, _sorted(op.properties), _sorted(op.attributes), define(op.results)))
-            for region in op.regions:
-                for inner in region.blocks:
-                    visit(inner)
-        parts.append(None)
-
-    visit(kernel.block)
-    parts.append(_sorted({name: a for name, a in kernel.attributes.items() if name != "origin"}))
-    return tuple(parts)
-
-
-def _sorted(attributes: Mapping[str, Attribute]) -> tuple[tuple[str, Attribute], ...]:
-    return tuple(sorted(attributes.items(), key=lambda item: item[0]))
 
 
 def _stem(origin: Attribute | None, max_length: int) -> str:
@@ -101,12 +71,6 @@ def _stem(origin: Attribute | None, max_length: int) -> str:
     return f"kernel_{stem}" if stem[:1].isdigit() else stem or "kernel"
 
 
-def _launches(module: ModuleOp) -> Iterator[host.LaunchOp]:
-    for function in module.ops:
-        if isinstance(function, func.FuncOp):
-            yield from (op for op in function.walk() if isinstance(op, host.LaunchOp))
-
-
 @dataclass(frozen=True)
 class MergeKernelsPass(ModulePass):
     """Make one kernel of equal ones, and name kernels after what they compute."""
@@ -117,7 +81,7 @@ class MergeKernelsPass(ModulePass):
     """How long the part of a kernel's name before the number may be."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        launches = list(_launches(op))
+        launches = launches_in(op)
         kernels = {k.sym_name.data: k for k in op.ops if isinstance(k, loop.KernelOp)}
         # Those that nothing launches come last.
         order = dict.fromkeys(name for name in (*(n.kernel_name for n in launches), *kernels) if name in kernels)
@@ -127,7 +91,7 @@ class MergeKernelsPass(ModulePass):
         numbers: dict[str, int] = {}
         for old in order:
             kernel = kernels[old]
-            key = _content(kernel)
+            key = kernel_content(kernel)
             if key in names:
                 kernel.detach()
                 kernel.erase()

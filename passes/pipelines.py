@@ -35,6 +35,7 @@ _BUFFERS = (
     "loop-simplify-index",  # strides have entered the addresses
     "loop-collapse",
     "canonicalize",
+    "generalize-kernels",  # the updates of parameters of different sizes are one kernel
     "merge-kernels",  # before anything expensive happens to a kernel
 )
 """Loops on tensors to a host program with kernels."""

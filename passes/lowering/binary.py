@@ -172,6 +172,11 @@ def _addcmul(b: Body, x: Value, y: Value, z: Value) -> Value:
     return b.add(x, b.mul(scaled, z))
 
 
+def _fma(b: Body, x: Value, y: Value, z: Value) -> Value:
+    """Emit what Dynamo writes for `addcmul_` and `addcdiv_`: as there, and as ATen computes it, not fused."""
+    return b.add(b.mul(x, y), z)
+
+
 def _addcdiv(b: Body, x: Value, y: Value, z: Value) -> Value:
     scaled = b.mul(b.argument("value"), y) if b.call.has("value") else y
     return b.add(x, b.div(scaled, z))
@@ -269,6 +274,7 @@ LOWERINGS: dict[str, Lowering] = {
     **_entries("__rshift__", "Tensor Scalar", _SHIFT_RIGHT),
     **_entries("addcmul", "default", Elementwise(_addcmul, ("self", "tensor1", "tensor2"))),
     **_entries("addcdiv", "default", Elementwise(_addcdiv, ("self", "tensor1", "tensor2"))),
+    "prims.fma.default": Elementwise(_fma, ("a", "b", "c")),
     **_entries("lerp", "Tensor Scalar", Elementwise(_lerp, ("self", "end", "weight"), exact=("weight",))),
     **_entries(
         "where",

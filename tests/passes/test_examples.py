@@ -16,6 +16,7 @@ from tilewright.tools.universe import make_context
 PASSES = [
     "canonicalize",
     "elide-copies",
+    "generalize-kernels",
     "loop-fold-views",
     "loop-fuse",
     "loop-hoist",
