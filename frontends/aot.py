@@ -15,6 +15,7 @@ from torch import fx
 from tilewright.frontends.decompositions import decomposition_table
 from tilewright.frontends.random_numbers import RandomMode, replace_random
 from tilewright.frontends.rng_states import expand_rng_states
+from tilewright.frontends.torch_internals import keep_saved_tensors
 from tilewright.frontends.unused_arguments import drop_unused_arguments
 
 GraphFunction: TypeAlias = Callable[[list[Any]], Sequence[Any]]
@@ -46,6 +47,8 @@ def trace_and_compile(
                 replace_random(graph, random)
             elif random == "eager":
                 expand_rng_states(graph)
+            if kind == "forward":
+                keep_saved_tensors()
             return _mark_boxed(compiler(graph, inputs, kind))
 
         # A backward graph is compiled, and run, by autograd: where Dynamo traces all Python code that it meets.

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._decomp import global_decomposition_table
 from torch._export.utils import _collect_all_valid_cia_ops, _get_decomp_for_cia
-from torch._guards import detect_fake_mode
+from torch._guards import TracingContext, detect_fake_mode
 from torch._higher_order_ops.effects import with_effects
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
@@ -65,6 +65,16 @@ def operator_schemas() -> Iterator[tuple[str, bool]]:
             overload = find_overload(f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}")
             assert overload is not None
             yield str(schema), torch.Tag.nondeterministic_seeded in overload.tags
+
+
+def keep_saved_tensors() -> None:
+    """Tell AOTAutograd, which has just split a graph, that the backward pass overwrites nothing that was saved for it.
+
+    Else it lets nobody run that pass again, as `retain_graph=True` asks for.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def find_overload(name: str) -> Overload | None:

@@ -268,3 +268,24 @@ def test_compiled_model_can_be_copied_and_pickled() -> None:
     torch.testing.assert_close(copy.deepcopy(g)(x), model(x))
     restored = pickle.loads(pickle.dumps(model))
     torch.testing.assert_close(compiled(restored)(x), model(x))
+
+
+def test_a_backward_pass_can_run_again() -> None:
+    """Also if it was first compiled for one run, after which other compilers have written over what was saved."""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return ((x @ w).tanh() @ w).sin().sum()
+
+    compiled = torch.compile(f, backend="tilewright", options={"strict": True})
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+    compiled(x, w).backward()
+    x.grad = None
+    loss = compiled(x, w)
+    loss.backward(retain_graph=True)
+    loss.backward()
+    twice = x.grad
+    x.grad = None
+    f(x, w).backward()
+    assert twice is not None
+    assert x.grad is not None
+    torch.testing.assert_close(twice, 2 * x.grad)
