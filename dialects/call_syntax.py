@@ -212,6 +212,17 @@ def verify_arguments(op: str, arguments: DictionaryAttr, operands: Sequence[SSAV
         raise VerifyException(f"call of `{op}` lacks the argument `{missing[0]}`")
 
 
+def verify_results(op: str, count: int) -> None:
+    """Check the number of results against the operator's schema, if it is known; a list may have any number."""
+    schema = aten_schema.lookup(op)
+    if schema is None:
+        return
+    lists = sum(r.kind.is_list for r in schema.returns)
+    least = len(schema.returns) - lists
+    if count < least or (count > least and not lists):
+        raise VerifyException(f"call of `{op}` has {count} results, expected {'at least ' * bool(lists)}{least}")
+
+
 _SCALARS: dict[Element, tuple[type[Attribute], ...]] = {
     # A number in a tensor's place is what `x + 2` gives; as a number it takes part in type promotion.
     Element.TENSOR: (OperandAttr, FloatAttr, IntegerAttr, ExprAttr, ComplexAttr),
@@ -314,6 +325,7 @@ class OperatorCall(IRDLOperation):
 
     def verify_(self) -> None:
         verify_arguments(self.operator, self.arguments, self.operands)
+        verify_results(self.operator, len(self.results))
         for value in (*self.operands, *self.results):
             if is_tensor(value.type) or is_memref(value.type):
                 verify_layout(value.type)

@@ -57,14 +57,13 @@ RENAMED = """
 FORMULAS = """
     _prelu_kernel.default addcdiv.default addcmul.default addr.default celu.default elu.default frac.default
     glu.default hardshrink.default hardsigmoid.default hardswish.default heaviside.default leaky_relu.default
-    lerp.Scalar lerp.Tensor log_sigmoid_forward.default logaddexp.default logaddexp2.default logit.default mish.default
+    lerp.Scalar lerp.Tensor log_sigmoid_forward.default logaddexp.default logaddexp2.default mish.default
     nan_to_num.default silu.default sinc.default softplus.default special_entr.default special_log_ndtr.default
-    special_xlog1py.default special_xlog1py.other_scalar special_xlog1py.self_scalar xlogy.Scalar_Other
-    xlogy.Scalar_Self xlogy.Tensor
+    special_xlog1py.default special_xlog1py.other_scalar special_xlog1py.self_scalar
 
     _prelu_kernel_backward.default elu_backward.default glu_backward.default hardsigmoid_backward.default
     hardswish_backward.default hardtanh_backward.default leaky_relu_backward.default log_sigmoid_backward.default
-    logit_backward.default mish_backward.default sigmoid_backward.default
+    logit_backward.default mish_backward.default
     silu_backward.default softplus_backward.default tanh_backward.default
 
     binary_cross_entropy.default binary_cross_entropy_with_logits.default huber_loss.default mse_loss.default
@@ -79,8 +78,8 @@ FORMULAS = """
 """Elementwise formulas and their gradients, losses and their gradients, and a few made of indexing, softmax or norms.
 
 In half precision the elementwise ones convert to float32, compute, and round once. That is where eager rounds, but for
-`addr`, `entr`, `logit`, `xlogy`, `xlog1py` and `sigmoid_backward`, where eager rounds each step. `softshrink` is not
-listed: its stock formula rounds the threshold, which eager does not.
+`addr`, `entr` and `xlog1py`, where eager rounds each step. `logit`, `sigmoid_backward` and `xlogy` are not listed for
+that reason, and `softshrink` because its stock formula rounds the threshold, which eager does not.
 """
 
 COPIED_VIEWS = """

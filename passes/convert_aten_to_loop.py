@@ -34,15 +34,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ComplexType, DictionaryAttr, ModuleOp, NoneType
+from xdsl.dialects.builtin import ComplexType, ModuleOp, NoneType
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects.aten import CallOp
 from tilewright.dialects.loop import layout_of
-from tilewright.dialects.sym import SymbolAttr
-from tilewright.dialects.sym_expr import Ranges, integer, symbol
+from tilewright.dialects.sym_expr import Ranges
 from tilewright.dialects.type_guards import is_tensor
+from tilewright.passes.analysis.ranges import symbol_ranges
 from tilewright.passes.lowering import (
     activations,
     avg_pooling,
@@ -93,18 +94,6 @@ LOWERINGS: dict[str, Lowering] = {name: lower for family in _FAMILIES for name, 
 """What lowers each operator, by its name with overload."""
 
 
-def symbol_ranges(function: FuncOp) -> Ranges:
-    """Return the ranges of the size symbols that a function states."""
-    facts = function.attributes.get("aten.symbols")
-    if not isinstance(facts, DictionaryAttr):
-        return {}
-    return {
-        symbol(name): (integer(fact.data.lower), integer(fact.data.upper))
-        for name, fact in facts.data.items()
-        if isinstance(fact, SymbolAttr)
-    }
-
-
 def _fits_a_nest(op: CallOp) -> bool:
     """Whether a call has tensors only, all on the CPU, where a nest runs, and none of them complex.
 
@@ -127,6 +116,9 @@ def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:
     except NotLoweredError:
         call.abandon()
         return False
+    except (IndexError, ValueError) as error:
+        kinds = ", ".join(str(v.type) for v in (*op.operands, *op.results))
+        raise PassFailedException(f"the types of a call of `{op.operator}` do not fit together: {kinds}") from error
     block = op.parent
     assert block is not None
     block.insert_ops_before(call.ops, op)

@@ -72,8 +72,11 @@ def _indices(frame: Frame, access: MapAttr, operands: Sequence[SSAValue], lanes:
 
 
 def _valid(frame: Frame, mask: SSAValue | None, lanes: bool) -> Tensor | None:
-    """Return where an access takes place: in the iterations there are, and where its mask is true."""
+    """Return where an access takes place: in the iterations there are, and where its mask is true; None everywhere."""
     active = frame.space.active
+    if 0 in frame.space.extents:
+        # Registers of the outer loops have a value for each of their iterations, though the body never runs.
+        active = torch.zeros((1,) * frame.space.depth, dtype=torch.bool)
     if active is not None and lanes:
         active = active[..., None]
     if mask is None:

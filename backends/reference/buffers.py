@@ -44,9 +44,12 @@ class Buffer:
     def view(self, dtype: torch.dtype, sizes: Sequence[int], strides: Sequence[int], first_byte: int) -> Buffer:
         """Return another view of the same storage, whose first element lies at `first_byte`.
 
-        Raises `ExecutionError` if the view leaves the storage or lies across its elements.
+        Raises `ExecutionError` if the view leaves the storage or lies across its elements. One without elements does
+        neither, wherever it begins.
         """
         width = dtype.itemsize
+        if 0 in sizes:
+            first_byte = 0
         last_byte = first_byte + span(sizes, strides) * width
         if first_byte % width or first_byte < 0 or last_byte > self.storage_bytes:
             raise ExecutionError(

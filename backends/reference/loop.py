@@ -121,14 +121,18 @@ def _(op: loop.ScanOp, frame: Frame) -> None:
     # Accesses are in order here, so there are no races to find.
     inner = replace(inner, log=None, prefixes={})
     for point in product(*(range(n) for n in inner.space.extents[outer:])):
-        where = (slice(None),) * outer + tuple(slice(i, i + 1) for i in point)
-        active = None if inner.space.active is None else inner.space.active[where]
+        active = None if inner.space.active is None else _at(inner.space.active, outer, point)
         for index, values in zip(op.indices, indices, strict=True):
-            places = (w if n > 1 else slice(None) for w, n in zip(where, values.shape, strict=True))
-            frame.set(index, values[tuple(places)])
+            frame.set(index, _at(values, outer, point))
         ones = (1,) * len(point)
         space = Space((*frame.space.extents, *ones), inner.space.loops, active)
         run_block(op.block, inner.inside(space))
+
+
+def _at(register: Tensor, outer: int, point: Sequence[int]) -> Tensor:
+    """Return what a register is at a point of the loops behind the `outer` ones; a dim of size one has it for all."""
+    where = [slice(i, i + 1) if n > 1 else slice(None) for i, n in zip(point, register.shape[outer:], strict=True)]
+    return register[(slice(None),) * outer + tuple(where)]
 
 
 @execute.register
@@ -141,7 +145,7 @@ def _(op: loop.PrefixOp, frame: Frame) -> None:
         before = [n.reshape((1,) * v.ndim) for n, v in zip(combiner.identity, values, strict=True)]
     after = combiner.combine(before, values)
     if frame.space.active is not None:
-        active = frame.space.active
+        active = frame.space.active[..., None] if is_vector(op.outputs[0].type) else frame.space.active
         after = [torch.where(active, a, b) for a, b in zip(after, before, strict=True)]
     frame.prefixes[op] = after
     for result, value in zip(op.outputs, after, strict=True):

@@ -192,12 +192,17 @@ class Call:
 
     def dim(self, name: str, rank: int) -> int:
         """Return a dimension, counted from the front. One of a tensor without dimensions counts as 0."""
-        return wrap_dim(self.integer(name), rank)
+        return self._in_range(wrap_dim(self.integer(name), rank), rank)
 
     def dims(self, name: str, rank: int) -> list[int]:
         """Return a list of dimensions in increasing order; all of them where it is empty or `none`."""
         given = self.integers(name) if rank else None
-        return sorted(wrap_dim(d, rank) for d in given) if given else list(range(rank))
+        return sorted(self._in_range(wrap_dim(d, rank), rank) for d in given) if given else list(range(rank))
+
+    def _in_range(self, d: int, rank: int) -> int:
+        if not 0 <= d < max(rank, 1):
+            raise NotLoweredError(f"dimension {d} of {rank}")
+        return d
 
     def simplify(self, expr: Expr) -> Expr:
         """Return `expr` simplified by the ranges of the size symbols."""

@@ -22,15 +22,6 @@ def _accumulator(element: Attribute) -> Attribute:
     return f64 if element == f32 else compute_type(element)
 
 
-def _around(call: Call, source: SSAValue) -> int:
-    """Return the dimension that is scanned. Raises `NotLoweredError` for one that is not there."""
-    rank = len(sizes_of(source))
-    d = call.dim("dim", rank)
-    if not 0 <= d < max(rank, 1):
-        raise NotLoweredError(f"dimension {d} of {rank}")
-    return d
-
-
 def _cumulative(combiner: str) -> Lowering:
     """Return the lowering of a running sum or the like, by a combiner with one slot."""
 
@@ -41,7 +32,7 @@ def _cumulative(combiner: str) -> Lowering:
         expected = given or (element_of(source) if is_float(element_of(source)) else i64)
         if element != expected:
             raise NotLoweredError(f"a result of type {element}, expected {expected}")
-        d, sizes, kept = _around(call, source), sizes_of(source), _accumulator(element)
+        d, sizes, kept = call.dim("dim", len(sizes_of(source))), sizes_of(source), _accumulator(element)
 
         def fill(b: Body, around: Index, destinations: Sequence[Value]) -> None:
             def step(b: Body, k: Index) -> None:
@@ -66,7 +57,7 @@ def _extreme(combiner: str) -> Lowering:
         element = element_of(source)
         # Signed comparison would take bytes from 128 on for negative.
         ordered = i64 if is_unsigned(element) else element
-        d, sizes = _around(call, source), sizes_of(source)
+        d, sizes = call.dim("dim", len(sizes_of(source))), sizes_of(source)
 
         def fill(b: Body, around: Index, destinations: Sequence[Value]) -> None:
             def step(b: Body, k: Index) -> None:

@@ -27,6 +27,8 @@ def view(call: Call, source: SSAValue, kind: Tensor, access: Access) -> SSAValue
     """Add a view of `source` with type `kind`."""
     rank = len(layout_of(kind).sizes)
     index = access([dim(i) for i in range(rank)])
+    if len(index) != len(sizes_of(source)):
+        raise ValueError(f"a view of {len(index)} dimensions of a tensor of {len(sizes_of(source))}")
     op = ViewOp.get(source, MapAttr.get(rank, index), kind)
     op.location = call.op.location
     call.ops.append(op)
