@@ -6,7 +6,6 @@ headed by the pipeline that leads to the next.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from tilewright.dialects import host
 from tilewright.dialects.verifier import verify_module
 from tilewright.passes.analysis.lifetimes import planned_bytes
 from tilewright.passes.pipelines import PIPELINES, load_passes
+from tilewright.tools.entry import no_garbage_collection
 from tilewright.tools.options import Options
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def compile_module(
 
     times = times or StageTimes()
     target = native_target()
-    with _no_garbage_collection():
+    with no_garbage_collection():
         run_passes(module, ctx, pipeline_text(options, target), verify=options.verify, dump=dump, times=times)
         store = None if options.cache is None else ObjectCache(options.cache)
         with times.measure("llvm"):
@@ -185,15 +185,3 @@ def dump_code(module: ModuleOp, target: Target, folder: Path) -> None:
     plan = make_plan(find_program(module))
     (folder / "host.py").write_text(emit_python(plan))
     (folder / "host.ll").write_text(emit_llvm(plan).text)
-
-
-@contextmanager
-def _no_garbage_collection() -> Generator[None]:
-    """Keep the collector from walking the IR again and again while it is built."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

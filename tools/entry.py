@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from xdsl.utils.exceptions import ArgSpecParseError, ShrinkException
 
@@ -14,7 +16,8 @@ from tilewright.tools.source import SourceError, describe
 def run_tool(program: str, execute: Callable[[], int]) -> int:
     """Return the exit status of `execute`; 1, after a message to standard error, for whatever it raises."""
     try:
-        return execute()
+        with no_garbage_collection():
+            return execute()
     except SourceError as error:
         print(error, file=sys.stderr)
     except ArgSpecParseError as error:
@@ -27,3 +30,15 @@ def run_tool(program: str, execute: Callable[[], int]) -> int:
     except Exception as error:  # noqa: BLE001 (the last resort)
         print(f"{program}: internal error: {describe(error)}", file=sys.stderr)
     return 1
+
+
+@contextmanager
+def no_garbage_collection() -> Generator[None]:
+    """Keep the collector from walking the IR again and again while it is built."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import AttributeInvT, Operation, SSAValue
+from xdsl.ir import AttributeInvT, Operation, SSAValue, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.parser.core import UnresolvedOperand
 from xdsl.utils.exceptions import ParseError, VerifyException
@@ -188,12 +188,17 @@ def _check_strings(source: Source) -> None:
             raise source.error("this string is not closed, or has an escape that does not exist", match.start())
 
 
+_SHAPED_TYPE = re.compile(r'(?:tensor|memref)<[^<>"]*(?:#sym\.layout<[^<>"]*>)?>')
+
+
 class _Parser(Parser):
-    """xDSL's parser, which also remembers where operations start and values are first used."""
+    """xDSL's parser, which also remembers where operations start and values are first used, and parses a type once."""
 
     def __init__(self, context: Context, text: str, name: str) -> None:
         self.positions: dict[Operation, int] = {}
         self._first_use: dict[str, int] = {}
+        self._types: dict[str, TypeAttribute] = {}
+        """Types with a shape by their text: they are most of a file, and few."""
         super().__init__(context, text, name)
 
     def parse_operation(self) -> Operation:
@@ -201,6 +206,19 @@ class _Parser(Parser):
         op = super().parse_operation()
         self.positions[op] = start
         return op
+
+    def parse_optional_type(self) -> TypeAttribute | None:
+        match = _SHAPED_TYPE.match(self.lexer.input.content, self.pos)
+        if match is None:
+            return super().parse_optional_type()
+        kind = self._types.get(match[0])
+        if kind is not None:
+            self._resume_from(match.end())
+            return kind
+        kind = super().parse_optional_type()
+        if kind is not None:
+            self._types[match[0]] = kind
+        return kind
 
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
         name = operand.operand_name

@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.parser import Parser
 
 from tilewright.backends.host.abi import native_target
 from tilewright.passes.pipelines import load_passes
 from tilewright.tools.compile import dump_code
+from tilewright.tools.source import Source, read_module
 from tilewright.tools.universe import make_context
 
 
@@ -35,7 +35,7 @@ def pipeline(file: Path, heading: str) -> str:
 
 def read(file: Path) -> ModuleOp:
     """Parse a stage, in a context of its own."""
-    return Parser(make_context(), file.read_text()).parse_module()
+    return read_module(make_context(), Source(file.name, file.read_text())).module
 
 
 def main(folder: Path) -> None:
