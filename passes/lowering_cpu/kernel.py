@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects import arith, func, vector
+from xdsl.dialects import arith, func, scf, vector
 from xdsl.dialects.builtin import FunctionType, IntegerAttr, i1, i64
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import PassFailedException
@@ -40,6 +40,7 @@ from tilewright.passes.lowering_cpu.loops import Body, Carried, LoopBuilder
 from tilewright.passes.lowering_cpu.packing import Packed, PackingBuilder
 from tilewright.passes.lowering_cpu.reductions import ReductionBuilder
 from tilewright.passes.lowering_cpu.scans import ScanBuilder
+from tilewright.passes.lowering_cpu.scattered_rows import OwnRows, ScatteredRows, scattered_rows
 
 PARALLEL = "parallel"
 """Marks a loop inside a nest whose iterations threads are meant to share; see `passes/loop_tile.py`."""
@@ -68,6 +69,8 @@ class KernelLowering:
         self.packed: dict[Operation, Packed] = {}
         """The loads that take their elements from a copy."""
         self.checks = CheckBuilder(kernel, self.builder)
+        self.rows: OwnRows | None = None
+        """In a scan that threads share by the rows that it writes, what is this thread's."""
         self.shared = False
         """Whether what is being built runs in several threads already."""
         for old, new in zip(kernel.buffers, self.block.args[:buffers], strict=True):
@@ -100,7 +103,10 @@ class KernelLowering:
         """Run the iterations of a nest, by several threads if it has several and there is enough to do."""
         total = self.loops.total(nest)
         cycles = self.cost.cost_of_body(nest.block)
-        if total.is_Integer and (total <= 1 or int(total) * cycles <= self.grain_cycles or _shares_inside(nest)):
+        rows = scattered_rows(self.space, nest) if total == 1 and cycles > self.grain_cycles else None
+        if rows is not None:
+            self.share_rows(nest, rows, cycles)
+        elif total.is_Integer and (total <= 1 or int(total) * cycles <= self.grain_cycles or _shares_inside(nest)):
             self.loops.serial(nest, (), self.once(nest))
         else:
             self.share(nest, total, cycles)
@@ -114,6 +120,36 @@ class KernelLowering:
         self.shared = True
         self.loops.parallel(self.address.scalar(total), self.grain(cycles), chunk)
         self.shared = False
+
+    def share_rows(self, nest: NestOp, rows: ScatteredRows, cycles: float) -> None:
+        """Let several threads do the scan that `nest` is, each writing only the rows of its own."""
+        count = rows.count
+
+        def chunk(begin: SSAValue, end: SSAValue) -> None:
+            self.rows = OwnRows(rows, begin, end)
+            self.loops.serial(nest, (), self.once(nest))
+            self.rows = None
+
+        parts = max(1, int(cycles // self.grain_cycles))
+        grain = max(1, -(-int(count) // parts)) if count.is_Integer else 1
+        self.shared = True
+        self.loops.parallel(self.address.scalar(count), grain, chunk)
+        self.shared = False
+
+    def lower_own(self, op: ForOp | StoreOp, rows: OwnRows) -> None:
+        """Do `op` if the row that it writes is one of the thread's own."""
+        row, emit = self.value(rows.rows.row), self.builder.emit
+        below, above = emit(CmpOp.get("ge", row, rows.begin)), emit(CmpOp.get("lt", row, rows.end))
+        own = emit(arith.AndIOp(below, above))
+        block = Block()
+        self.builder.push(block)
+        if isinstance(op, ForOp):
+            self.lower_for(op)
+        else:
+            self.lower_store(op)
+        self.builder.append(scf.YieldOp())
+        self.builder.pop()
+        self.builder.append(scf.IfOp(own, [], Region(block)))
 
     def grain(self, cycles: float) -> int:
         """Return how many iterations of so many cycles are worth a thread."""
@@ -157,6 +193,8 @@ class KernelLowering:
             case ApplyOp() | YieldOp():
                 # An index expression is evaluated where it is used.
                 return
+            case ForOp() | StoreOp() if self.rows is not None and op.parent_op() is self.rows.rows.scan:
+                self.lower_own(op, self.rows)
             case ForOp():
                 self.lower_for(op)
             case ReduceOp():

@@ -93,3 +93,22 @@ def test_bools_that_are_ordered(kernel: MakeKernel) -> None:
     x[0], x[1], x[2] = True, False, torch.arange(37) == 36
     buffers = {"x": x.flatten(), "y": torch.zeros(5, dtype=torch.bool), "z": torch.zeros(5, dtype=torch.bool)}
     kernel(body, buffers, ["y", "z"]).check([x.any(1), x.all(1)])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("width", [40, 63])
+def test_rows_shared_by_threads(kernel: MakeKernel, width: int, threads: int) -> None:
+    count = 500
+    x, start, at = torch.randn(count, width), torch.randn(50, width), torch.randint(0, 50, (count,))
+    expected = start.clone()
+    for row, place in zip(x, at, strict=True):
+        expected[place] += row
+    body = SCATTER.replace("WIDTH", str(width)).replace("TYPE", "f32").replace("n0", str(count))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        kernel(body, {"x": x.flatten(), "at": at, "y": start.flatten()}, ["y"]).check(
+            [expected.flatten()], rtol=0, atol=0
+        )
+    finally:
+        torch.set_num_threads(before)
