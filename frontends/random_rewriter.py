@@ -15,6 +15,7 @@ from torch import fx
 
 from tilewright.frontends import torch_internals as internals
 from tilewright.frontends.random_operators import RANDOM, RANDOM_INTEGERS, STREAMS
+from tilewright.frontends.unsupported import Unsupported
 
 aten = torch.ops.aten
 
@@ -29,14 +30,17 @@ class Rewriter:
         self._graph = graph
         self._seeds: dict[torch.device, fx.Node] = {}
         self._streams = 0
-        self._sizes: dict[Any, fx.Node] | None = None
+        self._symbols: dict[Any, tuple[fx.Node, int | None]] | None = None
         self._replaced: fx.Node
 
     def apply(self, rule: Rule, node: fx.Node) -> None:
         """Replace a node by what its rule makes of it, if anything."""
         self._replaced = node
-        with self._graph.inserting_before(node):
-            results = rule(self, **_arguments(node))
+        try:
+            with self._graph.inserting_before(node):
+                results = rule(self, **_arguments(node))
+        except Unsupported:  # it stays a call of ATen
+            results = None
         if results is None:
             return
         if isinstance(results, fx.Node):
@@ -108,17 +112,31 @@ class Rewriter:
         return int(expr) if expr.is_Integer else self._expression(expr, size)
 
     def _expression(self, expr: Any, size: torch.SymInt) -> fx.Node:
-        if self._sizes is None:
-            self._sizes = _size_nodes(self._graph)
-        found = self._sizes.get(expr)
-        if found is not None:
-            return found
+        if expr.is_Symbol:
+            return self._symbol(expr)
         first, *rest = expr.args
-        function = internals.ARITHMETIC[expr.func]
+        function = internals.ARITHMETIC.get(expr.func)
+        if function is None:
+            raise Unsupported(f"size expression `{expr}` has no form in a graph")
         total: Any = self._operand(first, size)
         for argument in rest:
             total = self.call(function, total, self._operand(argument, size))
         return total
+
+    def _symbol(self, symbol: Any) -> fx.Node:
+        """Return the argument that is a symbol, or else a node for the size of one."""
+        if self._symbols is None:
+            self._symbols = _symbols(self._graph)
+        if symbol not in self._symbols:
+            raise Unsupported(f"size {symbol} is neither an argument nor a size of one")
+        node, dim = self._symbols[symbol]
+        if dim is None:
+            return node
+        with self._graph.inserting_after(next(n for n in reversed(self._graph.nodes) if n.op == "placeholder")):
+            made = self._graph.call_function(aten.sym_size.int, (node, dim))
+        made.meta = {"val": node.meta["val"].shape[dim], "partitioner_tag": "is_forward"}
+        self._symbols[symbol] = made, None
+        return made
 
     def _operand(self, expr: Any, size: torch.SymInt) -> Any:
         return int(expr) if expr.is_Integer else self._expression(expr, size)
@@ -133,23 +151,20 @@ def memory_order(value: torch.Tensor) -> list[int]:
     return sorted(dims, key=lambda d: (-strides[d], -sizes[d], d))
 
 
-def _size_nodes(graph: fx.Graph) -> dict[Any, fx.Node]:
-    """Return the arguments of a graph that are sizes, by expression; those that only tensors have become nodes."""
-    found: dict[Any, fx.Node] = {}
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    for node in placeholders:
+def _symbols(graph: fx.Graph) -> dict[Any, tuple[fx.Node, int | None]]:
+    """Return where the arguments of the forward pass have each symbol: as a number, or as the size of some dim."""
+    found: dict[Any, tuple[fx.Node, int | None]] = {}
+    # What comes with the backward pass is not there yet.
+    given = [n for n in graph.nodes if n.op == "placeholder" and "tangents" not in n.name]
+    for node in given:
         value = node.meta["val"]
         if isinstance(value, torch.SymInt):
-            found.setdefault(internals.symint_expr(value), node)
-    first = next(n for n in graph.nodes if n.op != "placeholder")
-    with graph.inserting_before(first):
-        for node in placeholders:
-            value = node.meta["val"]
-            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
-                if isinstance(size, torch.SymInt) and internals.symint_expr(size) not in found:
-                    made = graph.call_function(aten.sym_size.int, (node, dim))
-                    made.meta["val"] = size
-                    found[internals.symint_expr(size)] = made
+            found.setdefault(internals.symint_expr(value), (node, None))
+    for node in given:
+        value = node.meta["val"]
+        for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if isinstance(size, torch.SymInt):
+                found.setdefault(internals.symint_expr(size), (node, dim))
     return found
 
 

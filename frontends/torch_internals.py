@@ -212,6 +212,8 @@ def arguments_of(operator: Overload) -> list[tuple[str, bool, Any]]:
 ARITHMETIC: Mapping[Any, Callable[[Any, Any], Any]] = {
     sympy.Add: operator.add,
     sympy.Mul: operator.mul,
+    sympy.Pow: operator.pow,
+    torch_functions.PowByNatural: operator.pow,
     torch_functions.FloorDiv: operator.floordiv,
     torch_functions.CleanDiv: operator.floordiv,
     torch_functions.Mod: operator.mod,

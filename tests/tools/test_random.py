@@ -186,6 +186,20 @@ def test_dropout_of_nothing_and_of_sizes_that_change() -> None:
         assert torch.equal(x.grad, y.detach())
 
 
+def test_sizes_that_are_computed() -> None:
+    def f(x: Tensor) -> Tensor:
+        rows = F.dropout(x.reshape(-1, 4).t(), 0.5).sum(0)
+        return rows + F.dropout(torch.cat([x, x]), 0.5).sum() * torch.rand(x.shape[0] ** 2 + 1, 1).mean()
+
+    g = compiled(f, dynamic=True)
+    for rows in (3, 5, 6):
+        x = torch.ones(rows, 8, requires_grad=True)
+        y = g(x)
+        y.sum().backward()
+        assert y.shape == f(x).shape
+        assert x.grad is not None
+
+
 def test_the_backward_pass_agrees() -> None:
     x = torch.randn(50, 37, requires_grad=True)
     y = compiled(lambda x: F.dropout(x, 0.3))(x)
