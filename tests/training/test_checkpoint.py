@@ -2,7 +2,7 @@
 
 # torch's own functions carry few types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
@@ -96,5 +96,13 @@ def test_dropout_agrees_in_both_passes(trainer: Trainer, policy: Any) -> None:
 
     x = torch.randn(40, 50, requires_grad=True)
     y = trainer.compiled(Noise())(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_a_compiled_block_inside_a_checkpoint_of_eager(trainer: Trainer) -> None:
+    block = trainer.compiled(lambda z: F.dropout(z.exp(), 0.5))
+    x = torch.randn(40, 50, requires_grad=True)
+    y = checkpoint(block, x, use_reentrant=False)
     y.sum().backward()
     torch.testing.assert_close(x.grad, y.detach())
