@@ -55,7 +55,9 @@ class _Input:
         if self.dtype is None or value.dtype != self.dtype:
             return value
         strides = [evaluate(stride, sizes) for stride in self.strides]
-        if Shape(value.dtype, value.shape, strides).fits(value):
+        # Elements that share memory cannot be copied one by one: the program says what it expects.
+        overlaps = any(stride == 0 and size > 1 for stride, size in zip(strides, value.shape, strict=True))
+        if overlaps or Shape(value.dtype, value.shape, strides).fits(value):
             return value
         return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
 

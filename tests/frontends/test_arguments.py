@@ -33,8 +33,9 @@ def call_of(target: Any, *args: Any, **kwargs: Any) -> str:
         return map_aggregate(value, lambda item: x if item is X else item)
 
     node = graph.call_function(target, with_tensors(args), with_tensors(kwargs))
-    node.meta["val"] = torch.ones(3, 3)
-    graph.output((node,))
+    results = [torch.ones(3, 3) for _ in target._schema.returns]
+    node.meta["val"] = results[0] if len(results) == 1 else results
+    graph.output((x,))
     text = str(imported(fx.GraphModule({}, graph)))
     return text.split(f'"{target}"')[1].split(" : (", maxsplit=1)[0]
 

@@ -226,6 +226,9 @@ def test_wrong_inputs() -> None:
         ours(torch.empty(3, 4, device="meta"))
     with pytest.raises((ValueError, RuntimeError)):
         ours(torch.randn(3, 4), 1)
+    expanded = compile_exported(exported(lambda x: x + 1, torch.randn(1, 4).expand(3, 4)))
+    with pytest.raises(ValueError, match=r"to be float32 \[3, 4\] with strides \[0, 1\]"):
+        expanded(torch.randn(3, 4))
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
