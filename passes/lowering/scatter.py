@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import i64
+from xdsl.dialects.builtin import i1, i64
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS
@@ -20,7 +20,7 @@ from tilewright.passes.lowering.body import Body, Index, Value
 from tilewright.passes.lowering.call import Call, Lowering, Tensor, element_of, sizes_of
 from tilewright.passes.lowering.dtypes import Number, compute_type
 from tilewright.passes.lowering.errors import NotLoweredError
-from tilewright.passes.lowering.nest import broadcast, converted, filled, nest, with_element
+from tilewright.passes.lowering.nest import broadcast, converted, filled, gathered, nest, with_element
 from tilewright.passes.lowering.positions import (
     OUT_OF_RANGE,
     Position,
@@ -141,10 +141,12 @@ def _index_put(call: Call) -> Sequence[SSAValue]:
     source, values, given = call.tensor("self"), call.tensor("values"), call.tensors("indices")
     sizes = sizes_of(source)
     positions = {d: p for d, p in enumerate(given) if p is not None}
-    for p in positions.values():
-        check_positions(p)
     if not positions or element_of(values) != element_of(source):
         raise NotLoweredError("no positions, or values of another dtype")
+    if len(positions) == 1 and element_of(next(iter(positions.values()))) == i1:
+        return _put_by_mask(call, *next(iter(positions.items())))
+    for p in positions.values():
+        check_positions(p)
     indexed = list(positions)
     first = indexed[0] if indexed[-1] - indexed[0] == len(indexed) - 1 else 0
     others = [size for d, size in enumerate(sizes) if d not in positions]
@@ -160,6 +162,30 @@ def _index_put(call: Call) -> Sequence[SSAValue]:
 
     scatter = Scatter(others[:first], _common_sizes(list(positions.values())), others[first:], places, value)
     return scatter.emit(call, source, "sum" if call.flag("accumulate") else None)
+
+
+def _put_by_mask(call: Call, d: int, mask: SSAValue) -> Sequence[SSAValue]:
+    """Write values where a mask holds, whose first dimension is `d` of the result.
+
+    They must be the same for all places that the mask picks: how many these are nobody knows before.
+    """
+    source, values = call.tensor("self"), call.tensor("values")
+    rank, picked = len(sizes_of(source)), len(sizes_of(mask))
+    behind = rank - d - picked
+    shape = sizes_of(values)
+    # The dimension of the places, and those in front of it, count from the end.
+    if picked == 0 or (len(shape) > behind and (len(shape) > behind + 1 + d or shape[-behind - 1] != 1)):
+        raise NotLoweredError("a value for each place of a mask")
+
+    def value(b: Body, index: Index) -> Value:
+        place = [*index[:d], integer(0), *index[d + picked :]]
+        new, old = b.load(values, broadcast(values, place)), b.load(source, index)
+        if call.flag("accumulate"):
+            element = b.element
+            new = b.cast(b.add(b.cast(old, element, b.compute), b.cast(new, element, b.compute)), b.compute, element)
+        return b.select(b.load(mask, index[d : d + picked]), new, old)
+
+    return gathered(call, value)
 
 
 def _common_sizes(positions: Sequence[SSAValue]) -> list[Expr]:

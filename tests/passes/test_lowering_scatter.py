@@ -108,6 +108,25 @@ def test_index_put_keeps_layouts_and_values() -> None:
     check_exactly(lambda x, i, v: aten.index_put(x, [i], v), x.permute(3, 0, 1, 2), torch.tensor([1]), values[:1])
 
 
+@FIXED_AND_SYMBOLIC
+@pytest.mark.parametrize("accumulate", [False, True], ids=["replace", "accumulate"])
+def test_index_put_by_a_mask(accumulate: bool, dynamic: bool) -> None:
+    x, mask = sample(torch.float32, 4, 7, 5), sample(torch.bool, 7)
+    both = sample(torch.bool, 4, 7)
+
+    def program(x: Tensor, m: Tensor, n: Tensor, one: Tensor, row: Tensor, rows: Tensor) -> Any:
+        return [
+            aten.index_put(x, [None, m], one, accumulate),
+            aten.index_put(x, [None, m], row, accumulate),
+            aten.index_put(x, [None, m], rows, accumulate),
+            aten.index_put(x, [n], row, accumulate),
+            aten.index_put(x, [aten.gt(x, 0)], one, accumulate),
+        ]
+
+    values = torch.tensor(1.5), sample(torch.float32, 5), sample(torch.float32, 4, 1, 5)
+    check_exactly(program, x, mask, both, *values, dynamic=dynamic)
+
+
 def test_index_put_nothing() -> None:
     nowhere = torch.zeros(0, dtype=torch.int64)
     check_exactly(lambda x, i, v: aten.index_put(x, [i], v), sample(torch.float32, 4, 3), nowhere, torch.zeros(0, 3))
