@@ -45,8 +45,8 @@ func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>, %y : memref<9xf32,
 }
 ```
 
-Kernels are looked at whose parallel loops all have one length, but for loops of a single iteration, and that reduce
-nothing: sums are added up in an order that a known length may improve.
+Kernels are looked at whose loops all have one length, but for loops of a single iteration. Sums of a known length may
+be added up better, so that kernels with reductions are made one only where there are several.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _length(kernel: loop.KernelOp) -> int | None:
     """Return the length that all loops of a kernel have, but for those of one iteration; None if it has others."""
     found: set[Expr] = set()
     for op in kernel.block.walk():
-        if isinstance(op, loop.ReduceOp) or not isinstance(op, loop.Loop):
+        if not isinstance(op, loop.Loop):
             if op.regions:
                 return None
             continue
@@ -127,6 +127,9 @@ class GeneralizeKernelsPass(ModulePass):
 
     name = "generalize-kernels"
 
+    least: int = 4
+    """How many lengths kernels with reductions must have among them to become one."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         groups: dict[tuple[object, ...], list[tuple[loop.KernelOp, int]]] = {}
         for kernel in [k for k in op.ops if isinstance(k, loop.KernelOp)]:
@@ -136,7 +139,8 @@ class GeneralizeKernelsPass(ModulePass):
                 groups.setdefault(content, []).append((kernel, length))
         lengths: dict[str, int] = {}
         for group in groups.values():
-            if len({length for _, length in group}) > 1:
+            reduces = any(isinstance(op, loop.ReduceOp) for op in group[0][0].walk())
+            if len({length for _, length in group}) >= (self.least if reduces else 2):
                 lengths.update((kernel.sym_name.data, length) for kernel, length in group)
                 for kernel, length in group:
                     _generalize(kernel, length)
