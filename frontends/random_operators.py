@@ -166,6 +166,11 @@ def _register() -> torch.library.Library:
 _LIBRARY = _register()
 """What keeps the operators registered."""
 
+
+def load_operators() -> None:
+    """Make the operators known to torch: having imported this module is all that it takes."""
+
+
 RANDOM = torch.ops.tilewright.random.default
 RANDOM_INTEGERS = torch.ops.tilewright.random_integers.default
 RNG_STATE = torch.ops.tilewright.rng_state.default

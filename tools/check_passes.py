@@ -72,7 +72,9 @@ def check_passes(
     """
     from tilewright.backends.reference.inputs import make_inputs
     from tilewright.backends.reference.observe import Tolerance, observe_function
+    from tilewright.frontends.random_operators import load_operators
 
+    load_operators()
     cases: list[_Case] = []
     for name in callees(module):
         given = make_inputs(module, name, inputs)

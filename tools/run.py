@@ -145,6 +145,9 @@ def _observe(file: ParsedModule, name: str, inputs: list[Input], arguments: argp
     """Run a file on a copy of `inputs`. Raises `SourceError` if that fails."""
     from tilewright.backends.reference import ExecutionError, run_function
     from tilewright.backends.reference.observe import observe
+    from tilewright.frontends.random_operators import load_operators
+
+    load_operators()
 
     def interpret(given: list[Input]) -> list[Output]:
         return run_function(file.module, given, name, dict(arguments.symbol))
