@@ -26,7 +26,7 @@ def load(
     if otherwise is None:
         otherwise = torch.zeros((), dtype=buffer.elements.dtype)
     if valid is not None and not valid.any():
-        return torch.where(valid, 0, otherwise)
+        return torch.where(valid, torch.zeros_like(otherwise), otherwise)
     if buffer.written is not None:
         missing = ~buffer.written[tuple(indices)].all(dim=-1)
         missing = missing if valid is None else missing & valid

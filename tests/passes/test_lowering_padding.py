@@ -27,6 +27,8 @@ def test_padding_by_what_is_inside(name: str, how: str, dynamic: bool) -> None:
     x, widths = PADDED[name]
     rank = len(widths) // 2
     pad, backward = getattr(aten, f"{how}_pad{rank}d"), getattr(aten, f"{how}_pad{rank}d_backward")
+    if name == "channels last" and torch.__version__ < "2.12":
+        pytest.skip("PyTorch 2.11 traces other strides than eager gives")
     check_exactly(lambda x: pad(x, widths), x, dynamic=dynamic)
     if name == "channels last":
         return  # torch traces other strides for this gradient than eager gives

@@ -86,7 +86,11 @@ def test_groups_of_a_reshape_stay_apart() -> None:
     assert str(view.access) == "#sym.map<(d0, d1, d2, d3, d4) -> (d0, d1, 3 * d2 + d3, d4)>"
 
 
-def test_as_strided_stays_a_call() -> None:
-    # It speaks of storage, which a level of values does not have.
-    graph = lowered(lambda x: aten.as_strided(x, [2, 2], [1, 2]), sample(torch.float32, 4, 4))
-    assert calls(graph.module) == ["aten.as_strided.default"]
+def test_as_strided_is_a_view_of_a_tensor_that_is_its_storage() -> None:
+    x = sample(torch.float32, 4, 4)
+    check_exactly(lambda x: aten.as_strided(x, [2, 3], [1, 6], 2), x)
+    assert not calls(lowered(lambda x: aten.as_strided(x, [2, 3], [1, 6], 2), x).module)
+    # What lies around a tensor in its storage, a level of values does not have.
+    for part in (x.t(), x[1:], x[:, 1:]):
+        graph = lowered(lambda x: aten.as_strided(x, [2, 2], [1, 2]), part)
+        assert calls(graph.module) == ["aten.as_strided.default"]

@@ -74,6 +74,9 @@ def test_grad_modes_outside(trainer: Trainer) -> None:
     trainer.check(Mlp, run)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < "2.12", reason="AOTAutograd of PyTorch 2.11 fails on parameters there, for any backend"
+)
 def test_inference_mode_inside(trainer: Trainer) -> None:
     class Inference(Mlp):
         def forward(self, x: Tensor) -> Tensor:
