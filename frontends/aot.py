@@ -45,8 +45,7 @@ def trace_and_compile(
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             if kind == "inference":
                 replace_random(graph, random)
-            elif random == "eager":
-                expand_rng_states(graph)
+            expand_rng_states(graph)
             if kind == "forward":
                 keep_saved_tensors()
             return _mark_boxed(compiler(graph, inputs, kind))

@@ -1,7 +1,7 @@
 """Operators that run with a given state of the random generator, as calls that get and set it around the operator.
 
 Activation checkpointing makes them where a random operator of the forward pass is computed again in the backward pass.
-Only `random="eager"` leaves random operators to do that to (`random_numbers.py`).
+They are those that `random_numbers.py` leaves calls of ATen.
 """
 
 # FX nodes carry values of any type.

@@ -100,6 +100,16 @@ def test_dropout_agrees_in_both_passes(trainer: Trainer, policy: Any) -> None:
     torch.testing.assert_close(x.grad, y.detach())
 
 
+def test_random_operators_of_aten(trainer: Trainer) -> None:
+    def noise(x: Tensor) -> Tensor:
+        return x * torch.poisson(torch.full_like(x, 3.0)) + F.dropout(x, 0.5)
+
+    x = torch.randn(40, 50, requires_grad=True)
+    y = trainer.compiled(lambda x: checkpoint(noise, x, use_reentrant=False))(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad * x, y.detach())
+
+
 def test_a_compiled_block_inside_a_checkpoint_of_eager(trainer: Trainer) -> None:
     block = trainer.compiled(lambda z: F.dropout(z.exp(), 0.5))
     x = torch.randn(40, 50, requires_grad=True)
