@@ -9,6 +9,11 @@ from tilewright.dialects.loop_random import RandomOperation
 from tilewright.dialects.type_guards import is_vector
 
 
+def run_multiple(distribution: str) -> int:
+    """Return of what the lanes of numbers in a row are a multiple: a block, or two where its words are paired."""
+    return 8 if distribution == "normal" else 4
+
+
 @irdl_op_definition
 class RandomOp(RandomOperation):
     """The random numbers of consecutive elements, from `%e` on:
@@ -22,5 +27,6 @@ class RandomOp(RandomOperation):
     def verify_(self) -> None:
         super().verify_()
         kind = self.result.type
-        if not is_vector(kind) or kind.get_shape()[0] % 4:
-            raise VerifyException(f"`cpu.random` gives a multiple of four lanes, found {kind}")
+        multiple = run_multiple(self.distribution.data)
+        if not is_vector(kind) or kind.get_shape()[0] % multiple:
+            raise VerifyException(f"`cpu.random` gives a multiple of {multiple} lanes, found {kind}")

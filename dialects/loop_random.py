@@ -21,11 +21,11 @@ from tilewright.dialects.type_guards import is_vector
 
 INDEX = IndexType()
 
-DISTRIBUTIONS: dict[str, tuple[Attribute, ...]] = {"bits": (i32, i64), "uniform": (f32, f64)}
-"""By name the types of the numbers: all bits random, or floats from 0 up to but not including 1.
+DISTRIBUTIONS: dict[str, tuple[Attribute, ...]] = {"bits": (i32, i64), "normal": (f32,), "uniform": (f32, f64)}
+"""By name the types of the numbers: all bits random, floats from 0 up to but not including 1, or normal ones.
 
 The floats are multiples of 2**-24 (f32: the high 24 bits of a word) and 2**-53 (f64: the high 53 bits of two words, the
-first of which is the low one).
+first of which is the low one). A normal number has mean 0 and variance 1, and shares two words with its neighbour.
 """
 
 

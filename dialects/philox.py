@@ -49,6 +49,18 @@ def element_bits(seed: Integer, stream: Integer, element: Integer, *, wide: bool
     return lower + (upper - lower) * (element >> 1 & 1)
 
 
+def normal_words(seed: Integer, stream: Integer, element: Integer) -> tuple[Integer, Integer]:
+    """Return the two words that a normal number is made of: a block has two pairs, and a pair makes two elements.
+
+    By the method of Box and Muller (1958) the first word is the radius and the second the angle of a point in the
+    plane, whose coordinates are the elements: the cosine for the even one, the sine for the odd one.
+    """
+    words = philox((*_halves(element >> 2), *_halves(stream)), _halves(seed))
+    second = element >> 1 & 1
+    radius, angle = (words[i] + (words[i + 2] - words[i]) * second for i in range(2))
+    return radius, angle
+
+
 def uniform_digits(*, wide: bool) -> tuple[int, int]:
     """Return how many bits an element has, and how many of them, the highest, make a number from 0 to 1."""
     return (64, 53) if wide else (32, 24)

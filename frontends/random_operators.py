@@ -9,7 +9,7 @@ number `d` of a stream of the seed, an int64 tensor without dimensions; `dialect
 Distributions:
 
 - `uniform`: from 0 up to but not including 1, with as many random bits as the dtype's significand has;
-- `normal`: of mean 0 and variance 1, by the Box-Muller transform of the numbers of this stream and the next;
+- `normal`: of mean 0 and variance 1, by the method of Box and Muller; float64 takes numbers of two streams;
 - `exponential`: of rate 1, above zero.
 
 `tilewright::random_integers` gives integers from `low` up to but not including `high`, all equally likely but for a
@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.dialects.philox import element_bits, uniform_digits
+from tilewright.dialects.philox import element_bits, normal_words, uniform_digits
 
 NAMESPACE = "tilewright"
 
@@ -63,10 +63,14 @@ def dense_strides(size: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def _places(size: Sequence[int], order: Sequence[int]) -> Tensor:
+    """Return the distance of each element from the first in memory."""
+    return torch.arange(math.prod(size)).as_strided(tuple(size), dense_strides(size, order))
+
+
 def _bits(seed: Tensor, stream: int, size: Sequence[int], order: Sequence[int], *, wide: bool) -> Tensor:
     """Return the random bits of each element, as int64."""
-    place = torch.arange(math.prod(size)).as_strided(tuple(size), dense_strides(size, order))
-    return element_bits(seed, torch.tensor(stream), place, wide=wide)
+    return element_bits(seed, torch.tensor(stream), _places(size, order), wide=wide)
 
 
 def _uniform(bits: Tensor, digits: int, *, wide: bool) -> Tensor:
@@ -77,14 +81,15 @@ def _uniform(bits: Tensor, digits: int, *, wide: bool) -> Tensor:
 
 
 def _normal(seed: Tensor, stream: int, size: Sequence[int], order: Sequence[int], *, wide: bool) -> Tensor:
-    first, second = (_bits(seed, stream + i, size, order, wide=wide) for i in range(2))
     if wide:
-        radius, turn = (_uniform(b, 53, wide=True) for b in (first, second))
-        radius = 1.0 - radius
-    else:
-        radius = (first.to(torch.float32) + 0.5) * 2.0**-32
-        turn = _uniform(second, 24, wide=False)
-    return torch.sqrt(-2.0 * torch.log(radius)) * torch.cos(turn * (2.0 * math.pi))
+        first, second = (_bits(seed, stream + i, size, order, wide=True) for i in range(2))
+        radius, angle = (_uniform(b, 53, wide=True) for b in (first, second))
+        return torch.sqrt(-2.0 * torch.log(1.0 - radius)) * torch.cos(angle * (2.0 * math.pi))
+    place = _places(size, order)
+    radius, angle = normal_words(seed, torch.tensor(stream), place)
+    length = torch.sqrt(-2.0 * torch.log((radius.to(torch.float32) + 0.5) * 2.0**-32))
+    turn = (angle >> 8).to(torch.float32) * 2.0**-24 * (2.0 * math.pi)
+    return length * torch.where(place & 1 == 0, torch.cos(turn), torch.sin(turn))
 
 
 def _exponential(seed: Tensor, stream: int, size: Sequence[int], order: Sequence[int], *, wide: bool) -> Tensor:

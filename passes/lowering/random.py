@@ -65,17 +65,13 @@ def _uniform(numbers: _Numbers, b: Body, index: Index) -> Value:
 
 
 def _normal(numbers: _Numbers, b: Body, index: Index) -> Value:
-    """Return a number of the normal distribution (Box and Muller, 1958)."""
-    if b.compute == f64:
-        radius = b.sub(b.constant(1.0), numbers.draw(b, index, "uniform", f64))
-    else:
-        # All 32 bits, because the smallest number decides how far the tail reaches.
-        bits = numbers.draw(b, index, "bits", i32)
-        wide = b.cast_register(bits, f32, unsigned=True)
-        radius = b.mul(b.add(wide, b.constant(0.5)), b.constant(2.0**-32))
-    turn = numbers.draw(b, index, "uniform", b.compute, 1)
+    if b.compute != f64:
+        return numbers.draw(b, index, "normal", f32)
+    # Box and Muller, 1958.
+    radius = b.sub(b.constant(1.0), numbers.draw(b, index, "uniform", f64))
+    angle = numbers.draw(b, index, "uniform", f64, 1)
     length = b.math(math.SqrtOp, b.mul(b.math(math.LogOp, radius), b.constant(-2.0)))
-    return b.mul(length, b.math(math.CosOp, b.mul(turn, b.constant(2.0 * pi))))
+    return b.mul(length, b.math(math.CosOp, b.mul(angle, b.constant(2.0 * pi))))
 
 
 def _exponential(numbers: _Numbers, b: Body, index: Index) -> Value:

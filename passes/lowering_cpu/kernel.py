@@ -11,6 +11,7 @@ from tilewright.dialects import cpu
 from tilewright.dialects.access import is_index
 from tilewright.dialects.cpu_errors import ERRORS
 from tilewright.dialects.cpu_random import RandomOp as RandomRunOp
+from tilewright.dialects.cpu_random import run_multiple
 from tilewright.dialects.loop import (
     ApplyOp,
     CheckOp,
@@ -273,8 +274,8 @@ class KernelLowering:
         return self.builder.emit(arith.XOrIOp(mask, true))
 
     def first_element(self, op: RandomOp) -> SSAValue | None:
-        """Return the element of the first lane where those of the lanes are in a row, in blocks of four."""
-        if not is_vector(op.result.type) or op.result.type.get_shape()[0] % 4:
+        """Return the element of the first lane where those of the lanes are in a row, in whole blocks."""
+        if not is_vector(op.result.type) or op.result.type.get_shape()[0] % run_multiple(op.distribution.data):
             return None
         element = self.address.values.get(op.element) or self.address.evaluate(self.space.expr(op.element))
         return element.base if isinstance(element, Lanes) and element.stride == 1 else None

@@ -131,6 +131,24 @@ def test_the_same_numbers_in_whatever_kernel() -> None:
                 assert torch.equal(compiled(f, dynamic=dynamic)(seed, torch.randn(size)), numbers), (f, size, dynamic)
 
 
+def normal(seed: Tensor, x: Tensor) -> Tensor:
+    return RANDOM(seed, 2, list(x.shape), list(range(x.ndim)), distribution="normal", dtype=torch.float32)
+
+
+@pytest.mark.parametrize("pipeline", ["", "cpu-128"])
+def test_normal_numbers_in_whatever_kernel(pipeline: str) -> None:
+    programs: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
+        normal,
+        lambda seed, x: x.softmax(-1) * 0 + normal(seed, x),
+        lambda seed, x: normal(seed, x).transpose(0, -1) + x.transpose(0, -1),
+    )
+    for size in ([3], [7, 143]):
+        for f in programs:
+            torch._dynamo.reset()
+            seed, x = torch.tensor(12345), torch.randn(size)
+            torch.testing.assert_close(compiled(f, pipeline=pipeline)(seed, x), f(seed, x), check_stride=False)
+
+
 def test_threads_and_vector_width_change_nothing() -> None:
     threads = torch.get_num_threads()
 
