@@ -158,6 +158,14 @@ def tamed(name: str, x: Tensor) -> Tensor:
     return x.clamp(-10, 10) if name in EAGER_IS_COARSER else x
 
 
+def defined(name: str, x: Tensor) -> Tensor:
+    """Return the values, less those for which eager's gelu overflows: PyTorch 2.11 with AVX-512 has NaN for infinity."""
+    if name != "gelu" or not torch.nn.functional.gelu(torch.full((64,), float("inf"))).isnan().any():
+        return x
+    bound = torch.finfo(x.dtype).max / 8
+    return x.clamp(-bound, bound)
+
+
 def differing(result: Tensor, expected: Tensor) -> Tensor:
     """Return where two tensors differ, NaN being equal to itself."""
     return (result != expected) & ~((result != result) & (expected != expected))
@@ -177,7 +185,7 @@ def compare_halves(name: str, pairs: list[tuple[Tensor, Tensor]]) -> None:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", ONE_OPERAND)
 def test_every_16_bit_float(name: str, dtype: torch.dtype) -> None:
-    compare_halves(name, outputs(ONE_OPERAND[name], all_values(dtype)))
+    compare_halves(name, outputs(ONE_OPERAND[name], defined(name, all_values(dtype))))
 
 
 @pytest.mark.slow
@@ -212,7 +220,7 @@ def check_each(program: Callable[..., Any], operands: list[tuple[Tensor, ...]], 
 
 @pytest.mark.parametrize("name", ONE_OPERAND)
 def test_functions(name: str) -> None:
-    operands = [(values(dtype),) for dtype in FLOATS[2:]]
+    operands = [(defined(name, values(dtype)),) for dtype in FLOATS[2:]]
     check_each(ONE_OPERAND[name], operands, atol=EAGER_IS_COARSER.get(name, 1e-7), rtol=2e-6)
 
 
