@@ -159,7 +159,7 @@ def tamed(name: str, x: Tensor) -> Tensor:
 
 
 def defined(name: str, x: Tensor) -> Tensor:
-    """Return the values, less those for which eager's gelu overflows: PyTorch 2.11 with AVX-512 has NaN for infinity."""
+    """Return the values, without those that eager's gelu has NaN for: in PyTorch 2.11 infinity, with AVX-512."""
     if name != "gelu" or not torch.nn.functional.gelu(torch.full((64,), float("inf"))).isnan().any():
         return x
     bound = torch.finfo(x.dtype).max / 8
