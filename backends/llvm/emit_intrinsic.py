@@ -105,19 +105,23 @@ def _floordiv(fn: FunctionText, kind: Attribute, values: Values) -> str:
     """Floor division that agrees with the remainder, as Python and torch define it.
 
     The quotient of the exact difference `a - remainder` is rounded to the integer it must be near; division by zero is
-    IEEE's.
+    IEEE's, and so is a quotient that is too large, for which SLEEF has no remainder.
     """
     a, b = values
     text, zero, one = llvm_type(kind), _number(fn, kind, 0), _number(fn, kind, 1)
     rest = fn.math("fmod", kind, a, b)
-    quotient = fn.op(f"fdiv {text} {fn.op(f'fsub {text} {a}, {rest}')}, {b}")
+    plain = fn.op(f"fdiv {text} {a}, {b}")
+    too_large = fn.op(
+        f"and {_test(kind)} {_isinf(fn, kind, [plain])}, {_isfinite(fn, kind, [a])}",
+    )
+    exact = _select(fn, kind, too_large, a, fn.op(f"fsub {text} {a}, {rest}"))
+    quotient = fn.op(f"fdiv {text} {exact}, {b}")
     lower = fn.op(f"fsub {text} {quotient}, {one}")
     quotient = _select(fn, kind, _wrong_side(fn, kind, rest, b, zero), lower, quotient)
     floor = fn.intrinsic("floor", kind, quotient)
     gap = fn.op(f"fsub {text} {quotient}, {floor}")
     higher = fn.op(f"fadd {text} {floor}, {one}")
     near = _select(fn, kind, _compare(fn, kind, "gt", gap, _number(fn, kind, 0.5)), higher, floor)
-    plain = fn.op(f"fdiv {text} {a}, {b}")
     signed_zero = fn.intrinsic("copysign", kind, zero, plain)
     near = _select(fn, kind, _compare(fn, kind, "eq", quotient, zero), signed_zero, near)
     return _select(fn, kind, _compare(fn, kind, "eq", b, zero), plain, near)

@@ -86,11 +86,11 @@ def math_function(name: str, element: Element, lanes: int, target: Target) -> Ma
         return _lane_by_lane(name, element, lanes, function.arity)
     native = _native_lanes(element, target)
     if lanes == native:
-        return (
-            _erf_f32(lanes, target)
-            if name == "erf" and element == "f32" and target.is_x86
-            else _sleef(name, element, lanes)
-        )
+        if name == "erf" and element == "f32" and target.is_x86:
+            return _erf_f32(lanes, target)
+        if name in ("acosh", "asinh"):
+            return _inverse_hyperbolic(name, element, lanes, target)
+        return _sleef(name, element, lanes)
     if lanes < native:
         return _padded(name, element, lanes, target)
     return _halved(name, element, lanes, target)
@@ -229,10 +229,43 @@ def _erf_f32(lanes: int, target: Target) -> MathFunction:
     return _define("erf", "f32", lanes, 1, lines, "%r", callees)
 
 
+def _inverse_hyperbolic(name: str, element: Element, lanes: int, target: Target) -> MathFunction:
+    """SLEEF's function, but the logarithm of twice the argument where SLEEF's square of it might be infinite."""
+    kind = _type(element, lanes)
+    scalar, suffix = _type(element, 1), f"v{lanes}{element}"
+    near, log = _sleef(name, element, lanes), math_function("log", element, lanes, target)
+
+    def splat(value: float) -> str:
+        return f"splat ({scalar} {_bits(value, element)})"
+
+    magnitude = "%abs" if name == "asinh" else "%x0"
+    lines = [
+        f"  %abs = call {kind} @llvm.fabs.{suffix}({kind} %x0)",
+        f"  %log = call {kind} @{log.symbol}({kind} {magnitude})",
+        f"  %far = fadd {kind} %log, {splat(0.6931471805599453)}",
+        f"  %signed = call {kind} @llvm.copysign.{suffix}({kind} %far, {kind} %x0)",
+        f"  %near = call {kind} @{near.symbol}({kind} %x0)",
+        f"  %large = fcmp ogt {kind} {magnitude}, {splat(1e9)}",
+        f"  %r = select <{lanes} x i1> %large, {kind} %signed, {kind} %near",
+    ]
+    definitions = (
+        *near.definitions,
+        *log.definitions,
+        f"declare {kind} @llvm.fabs.{suffix}({kind})",
+        f"declare {kind} @llvm.copysign.{suffix}({kind}, {kind})",
+    )
+    return _define(name, element, lanes, 1, lines, "%r", MathFunction(near.symbol, definitions))
+
+
 def _float_bits(value: float) -> str:
-    """Print an f32 as LLVM wants it: the bits of the double that is equal to it."""
-    (single,) = struct.unpack("<f", struct.pack("<f", value))
-    return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
+    return _bits(value, "f32")
+
+
+def _bits(value: float, element: Element) -> str:
+    """Print a number as LLVM wants it: the bits of the double that is equal to it."""
+    if element == "f32":
+        (value,) = struct.unpack("<f", struct.pack("<f", value))
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
 def _lane_by_lane(name: str, element: Element, lanes: int, arity: int) -> MathFunction:

@@ -6,6 +6,10 @@ import struct
 
 from xdsl.dialects.builtin import (
     BFloat16Type,
+    Float8E4M3FNType,
+    Float8E4M3FNUZType,
+    Float8E5M2FNUZType,
+    Float8E5M2Type,
     Float16Type,
     Float32Type,
     Float64Type,
@@ -24,6 +28,8 @@ _FLOATS: dict[type[Attribute], str] = {
     BFloat16Type: "i16",
 }
 """A bf16 is its bits: what LLVM does with its own type may become calls of a runtime that is not there."""
+_BYTES = (Float8E4M3FNType, Float8E4M3FNUZType, Float8E5M2FNUZType, Float8E5M2Type)
+"""The floats of 8 bits are moved, as their bits, and nothing else."""
 _SHORT: dict[type[Attribute], str] = {
     Float64Type: "f64",
     Float32Type: "f32",
@@ -63,6 +69,8 @@ def bit_width(kind: Attribute) -> int:
         return element.width.data
     if isinstance(element, (IndexType, Float64Type)):
         return 64
+    if isinstance(element, _BYTES):
+        return 8
     return 32 if isinstance(element, Float32Type) else 16
 
 
@@ -80,6 +88,8 @@ def llvm_type(kind: Attribute) -> str:
         text = "i64"
     elif is_integer(element):
         text = f"i{element.width.data}"
+    elif isinstance(element, _BYTES):
+        text = "i8"
     else:
         text = _FLOATS.get(type(element), "")
     if not text:
@@ -104,8 +114,15 @@ def suffix(kind: Attribute) -> str:
 
 
 def float_text(value: float, kind: Attribute) -> str:
-    """Return an LLVM constant: `value` rounded to the element type of `kind`."""
+    """Return an LLVM constant: `value` rounded to the element type of `kind`.
+
+    Raises `EmitError` for a float of 8 bits that is not zero.
+    """
     element = element_of(kind)
+    if isinstance(element, _BYTES):
+        if value.hex() != "0x0.0p+0":
+            raise EmitError(f"there is no LLVM constant {value} of type {element}")
+        return "0"
     if isinstance(element, Float64Type):
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
     if isinstance(element, Float16Type):

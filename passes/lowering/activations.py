@@ -66,15 +66,15 @@ def _leaky_relu(b: Body, x: Value) -> Value:
 
 
 def _relu(b: Body, x: Value) -> Value:
-    return b.maximum(x, b.constant(0))
+    return b.clamp(x, b.constant(0), None)
 
 
 def _relu6(b: Body, x: Value) -> Value:
-    return b.minimum(_relu(b, x), b.constant(6))
+    return b.clamp(x, b.constant(0), b.constant(6))
 
 
 def _hardtanh(b: Body, x: Value) -> Value:
-    return b.minimum(b.maximum(x, b.argument("min_val", rounded=True)), b.argument("max_val", rounded=True))
+    return b.clamp(x, b.argument("min_val", rounded=True), b.argument("max_val", rounded=True))
 
 
 def _hardsigmoid(b: Body, x: Value) -> Value:

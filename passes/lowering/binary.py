@@ -162,9 +162,12 @@ def _heaviside(b: Body, x: Value, y: Value) -> Value:
     return b.select(b.compare("eq", x, 0), y, step)
 
 
-def _clamp(b: Body, x: Value, low: Value | None, high: Value | None) -> Value:
-    x = x if low is None else b.maximum(x, low)
-    return x if high is None else b.minimum(x, high)
+def _clamp_min(b: Body, x: Value, low: Value) -> Value:
+    return b.clamp(x, low, None)
+
+
+def _clamp_max(b: Body, x: Value, high: Value) -> Value:
+    return b.clamp(x, None, high)
 
 
 def _addcmul(b: Body, x: Value, y: Value, z: Value) -> Value:
@@ -251,9 +254,9 @@ LOWERINGS: dict[str, Lowering] = {
     "aten.min.other": Elementwise(Body.minimum, _PAIR),
     **_entries("fmax", "default", Elementwise(_larger_number, _PAIR)),
     **_entries("fmin", "default", Elementwise(_smaller_number, _PAIR)),
-    **_entries("clamp", "default Tensor", Elementwise(_clamp, ("self", "min", "max"), exclude_bool=True)),
-    **_entries("clamp_min", "default Tensor", Elementwise(Body.maximum, ("self", "min"), exclude_bool=True)),
-    **_entries("clamp_max", "default Tensor", Elementwise(Body.minimum, ("self", "max"), exclude_bool=True)),
+    **_entries("clamp", "default Tensor", Elementwise(Body.clamp, ("self", "min", "max"), exclude_bool=True)),
+    **_entries("clamp_min", "default Tensor", Elementwise(_clamp_min, ("self", "min"), exclude_bool=True)),
+    **_entries("clamp_max", "default Tensor", Elementwise(_clamp_max, ("self", "max"), exclude_bool=True)),
     "aten.atan2.default": Elementwise(_math(math.Atan2Op), _PAIR, Kind.FLOAT),
     **_entries("copysign", "Tensor Scalar", Elementwise(_math(math.CopySignOp), _PAIR, Kind.FLOAT)),
     "aten.hypot.default": Elementwise(_intrinsic("hypot"), _PAIR),

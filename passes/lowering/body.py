@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, TypeAlias
 
 from xdsl.dialects import arith
@@ -33,6 +33,7 @@ from tilewright.dialects.sym_expr import Expr, dim
 from tilewright.passes.lowering.call import Call, element_of
 from tilewright.passes.lowering.dtypes import (
     Number,
+    category,
     compute_type,
     holds_exactly,
     is_bool,
@@ -126,9 +127,14 @@ class Body:
         self._block.add_op(StoreOp.get(value, target, index, self.indices, mask=mask, combine=combine))
 
     def cast(self, value: Value, source: Attribute, target: Attribute) -> Value:
-        """Convert from one dtype to another, as torch does: to and from the 16-bit floats by way of f32."""
+        """Convert from one dtype to another, as torch does: to and from the 16-bit floats by way of f32.
+
+        Raises `NotLoweredError` for dtypes that loops move but do not compute with.
+        """
         if source == target:
             return value
+        for element in (source, target):
+            category(element)  # raises for one that registers do not hold as it is
         if (is_half(source) or is_half(target)) and f32 not in (source, target):
             return self.cast(self.cast(value, source, f32), f32, target)
         unsigned = is_unsigned(target if is_float(source) else source) and not is_bool(target)
@@ -175,6 +181,16 @@ class Body:
         """The smaller one; NaN if either is."""
         on_integer = arith.MinUIOp if self._is_unsigned(x) else arith.MinSIOp
         return self._binary(arith.MinimumfOp, on_integer, arith.AndIOp, x, y)
+
+    def clamp(self, x: Value, low: Value | None, high: Value | None) -> Value:
+        """Limit x to a range; NaN if it or a bound is. Unlike `maximum`, a bound that is equal leaves it its sign."""
+        x = x if low is None else self._limit("lt", x, low)
+        return x if high is None else self._limit("gt", x, high)
+
+    def _limit(self, beyond: str, x: Value, bound: Value) -> Value:
+        if not is_float(x.type) or not _is_number(bound):
+            return self.maximum(x, bound) if beyond == "lt" else self.minimum(x, bound)
+        return self.select(self.compare(beyond, x, bound), bound, x)
 
     def math(self, op: type[Operation], *operands: Value) -> Value:
         """Apply an operation of the math or arith dialects on floats. Raises `NotLoweredError` for other operands."""
@@ -342,6 +358,12 @@ def name_indices(arguments: Sequence[SSAValue], first: int) -> None:
 
 def _is_integer(x: Value) -> bool:
     return isinstance(x.type, (IntegerType, IndexType))
+
+
+def _is_number(x: Value) -> bool:
+    """Whether a value is a constant other than NaN."""
+    value = x.owner.value if isinstance(x.owner, arith.ConstantOp) else None
+    return isinstance(value, FloatAttr) and not isnan(value.value.data)
 
 
 @lru_cache(maxsize=4096)
