@@ -106,7 +106,11 @@ def _translation(size: Symbol, length: int) -> Translation:
 
 
 def _new_symbol(kernel: loop.KernelOp) -> Symbol:
-    return symbol(f"n{len(kernel.symbol_names)}")
+    """Return a symbol that the kernel does not have; the next one of those that `outline-kernels` gives."""
+    number = len(kernel.symbol_names)
+    while f"n{number}" in kernel.symbol_names:
+        number += 1
+    return symbol(f"n{number}")
 
 
 def _generalize(kernel: loop.KernelOp, length: int) -> None:
