@@ -22,6 +22,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from tilewright.frontends.arguments import is_list
 from tilewright.frontends.decompositions import decomposition_table
 from tilewright.frontends.fx import ImportedGraph, import_graph
+from tilewright.frontends.random_numbers import RandomMode, replace_random
 from tilewright.frontends.torch_internals import (
     composite_decompositions,
     decompose,
@@ -73,17 +74,21 @@ class ImportedProgram:
         return dict(zip(self.constant_names, self.graph.constants, strict=True))
 
 
-def import_exported_program(program: ExportedProgram, *, name: str = "forward") -> ImportedProgram:
+def import_exported_program(
+    program: ExportedProgram, *, name: str = "forward", random: RandomMode = "compiled"
+) -> ImportedProgram:
     """Convert an exported program to a module with the one function `name`.
 
-    Operators are decomposed as for `torch.compile`. Sizes that were exported as dynamic are symbols, with the ranges
-    that were given for them. The program is not changed. Raises `Unsupported` for a program that the IR cannot hold:
-    one with control flow, with sizes computed from data, or with objects that are not tensors.
+    Operators are decomposed, and random numbers drawn, as for `torch.compile`. Sizes that were exported as dynamic are
+    symbols, with the ranges that were given for them. The program is not changed. Raises `Unsupported` for a program
+    that the IR cannot hold: one with control flow, with sizes computed from data, or with objects that are not tensors.
     """
     # Decomposed first are the operators that torch itself defines by others, as AOTAutograd does; ours say otherwise.
     lowered = decompose(program, {**composite_decompositions(), **decomposition_table()})
     rewriter = _Rewriter(lowered)
-    graph = import_graph(rewriter.run(), name=name, ranges=dynamic_ranges(lowered))
+    rewritten = rewriter.run()
+    replace_random(rewritten, random)
+    graph = import_graph(rewritten, name=name, ranges=dynamic_ranges(lowered))
     inputs, outputs = input_names(program), output_names(program)
     return ImportedProgram(
         graph=graph,

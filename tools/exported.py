@@ -114,7 +114,7 @@ def compile_exported(program: ExportedProgram, *, options: Mapping[str, Any] | N
     chosen = parse_options(options, None)
     times = StageTimes()
     with times.measure("import"):
-        imported = import_exported_program(program)
+        imported = import_exported_program(program, random=chosen.random)
     inputs = _inputs(imported)
     compiled = compile_module(
         imported.graph.module, make_context(), chosen, imported.graph.constants, dump=chosen.dump, times=times

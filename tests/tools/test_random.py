@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tilewright
 from tilewright.frontends.random_operators import RANDOM
+from tilewright.tools.exported import compile_exported
 
 
 @pytest.fixture(autouse=True)
@@ -277,6 +278,23 @@ def test_an_own_generator_stays_that() -> None:
     generator.manual_seed(3)
     found = torch.compile(f, backend="tilewright")(torch.empty(20))
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("random", ["compiled", "eager"])
+def test_exported_programs(random: str) -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(x * 2, 0.5, True) + torch.rand_like(x)
+
+    x = torch.ones(40, 50)
+    program = torch.export.export(Noise(), (x,))
+    run = compile_exported(program, options={"random": random})
+    first, second = run(x), run(x)
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    assert torch.equal(run(x), first)
+    torch.manual_seed(0)
+    assert torch.equal(Noise()(x), first) == (random == "eager")
 
 
 def test_layers_share_a_kernel() -> None:
