@@ -20,6 +20,7 @@ PASSES: dict[str, str] = {
     "loop-tile": "tilewright.passes.loop_tile:LoopTilePass",
     "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
     "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
+    "recompose-upsampling": "tilewright.passes.recompose_upsampling:RecomposeUpsamplingPass",
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }

@@ -66,6 +66,7 @@ from tilewright.passes.lowering import (
     scatter,
     softmax,
     unary,
+    upsampling,
     views,
 )
 from tilewright.passes.lowering.call import Call, Lowering
@@ -93,6 +94,7 @@ _FAMILIES = (
     scatter,
     softmax,
     unary,
+    upsampling,
     views,
 )
 

@@ -14,6 +14,7 @@ from tilewright.passes import PASSES
 
 _GRAPH = (
     "fold-add-into-mm",  # before sums become loops
+    "recompose-upsampling",  # while positions are calls whose elements can be told
     "reinplace",  # before scatters become nests: what follows are nests, of which nobody can tell that they scatter
     "convert-aten-to-loop",  # whatever has no lowering stays a call of ATen
     "loop-fold-views",  # before fusion: a view between two nests would hide that one reads the other

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Operation, SSAValue
 
-from tilewright.dialects.loop import LoadOp, NestOp, StoreOp
+from tilewright.dialects.loop import CastOp, LoadOp, NestOp, StoreOp
 from tilewright.dialects.sym_expr import Expr
 from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.nests import NestInfo
@@ -136,7 +137,7 @@ class ProducerInliner:
             return False
         if self._evaluations(loads) <= self.sizes.elements(producer.result.type):
             return True
-        if cost.heavy or cost.ops > self.limits.recompute_ops:
+        if cost.heavy or cost.ops > self.limits.recompute_ops or any(_rounds(op) for op in producer.ops):
             return False
         return len(consumers) == 1 or cost.bytes_read <= self.sizes.bytes_of(producer.result.type)
 
@@ -180,6 +181,11 @@ class ProducerInliner:
         for source in sorted(absorbed, key=self.order.position, reverse=True):
             self.order.absorb(source, nest)
             merge_origins(nest, source)
+
+
+def _rounds(op: Operation) -> bool:
+    """Whether `op` makes a float an integer, a position for instance, which vectors are slow at."""
+    return isinstance(op, CastOp) and isinstance(op.input.type, AnyFloat) and not isinstance(op.result.type, AnyFloat)
 
 
 def _loads_of(value: SSAValue) -> list[LoadOp]:

@@ -1,4 +1,4 @@
-"""Embedding bags in inference: the sum, mean or maximum of the rows of a table that each bag names."""
+"""Embedding bags in inference: the sum or mean of the rows of a table that each bag names, in their order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _embedding_bag(call: Call) -> Sequence[SSAValue | None]:
             return [value if factors is None else b.mul(value, b.load_element(factors, k))]
 
         def column(b: Body, at: Index) -> None:
-            (total,) = b.reduce_over(["sum"], [bag], lambda b, k: element(b, k, at))
+            (total,) = b.reduce_over(["sum"], [bag], lambda b, k: element(b, k, at), ordered=True)
             if mode == _MEAN:
                 total = b.div(total, b.constant(Max(bag.upper - bag.lower, integer(1))))
             b.store(total, destinations[0], [*index, *at])

@@ -304,16 +304,21 @@ class Body:
         return self.reduce_over(combiners, [LoopDim.extent(size) for size in sizes], value)
 
     def reduce_over(
-        self, combiners: Sequence[str], dims: Sequence[LoopDim], value: Callable[[Body, Index], Sequence[Value]]
+        self,
+        combiners: Sequence[str],
+        dims: Sequence[LoopDim],
+        value: Callable[[Body, Index], Sequence[Value]],
+        *,
+        ordered: bool = False,
     ) -> Sequence[Value]:
-        """Do as `reduce` over loops whose bounds may depend on the indices in scope."""
+        """Do as `reduce` over loops whose bounds may depend on the indices in scope; if `ordered`, in their order."""
         if not dims:
             return value(self, [])
         bounds = Bounds(tuple(dims), tuple(self.indices))
         block = Block(arg_types=bounds.index_types())
         slots = value(*self._nested(block))
         block.add_op(YieldOp.get(*slots))
-        op = ReduceOp.get(combiners, bounds, [v.type for v in slots], block=block)
+        op = ReduceOp.get(combiners, bounds, [v.type for v in slots], ordered=ordered, block=block)
         op.location = self.call.op.location
         self._block.add_op(op)
         return op.results
