@@ -41,8 +41,9 @@ from tilewright.dialects.loop_access import (
 from tilewright.dialects.loop_check import CheckOp
 from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
-from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp, ReduceOp, YieldOp
+from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp
 from tilewright.dialects.loop_random import RandomOp
+from tilewright.dialects.loop_reduce import ReduceOp, YieldOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp
 from tilewright.dialects.loop_scan import PrefixOp, ScanOp
 

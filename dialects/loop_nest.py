@@ -1,4 +1,4 @@
-"""The loops of the `loop` dialect: `loop.nest`, `loop.for` and `loop.reduce`; see `dialects/loop.py`."""
+"""The loops of the `loop` dialect, and those without results: `loop.nest`, `loop.for`; see `dialects/loop.py`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from types import MappingProxyType
 from typing import Self
 
 from xdsl.dialects.builtin import (
-    ArrayAttr,
     DenseArrayBase,
     IndexType,
     IntegerType,
-    StringAttr,
     TensorType,
     UnitAttr,
     VectorType,
@@ -33,13 +31,12 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import Parser, UnresolvedOperand
+from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import HasParent, IsTerminator, NoTerminator, Pure
+from xdsl.traits import NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.access import normalize_access, parse_access, print_access, verify_access
-from tilewright.dialects.combiners import COMBINERS, slots_fit
 from tilewright.dialects.loop_access import StoreOp, element_in_register, verify_layout
 from tilewright.dialects.loop_effects import NestEffect
 from tilewright.dialects.sym import MapAttr
@@ -48,13 +45,9 @@ from tilewright.dialects.type_guards import is_vector
 
 
 @lru_cache(maxsize=1024)
-def _integers(kind: IntegerType, values: tuple[int, ...]) -> Attribute:
+def integers(kind: IntegerType, values: tuple[int, ...]) -> Attribute:
+    """Return an array of integers."""
     return DenseArrayBase.from_list(kind, values)
-
-
-@lru_cache(maxsize=1024)
-def _strings(values: tuple[str, ...]) -> Attribute:
-    return ArrayAttr([StringAttr(value) for value in values])
 
 
 @dataclass(frozen=True)
@@ -94,11 +87,11 @@ class Bounds:
         access, operands = normalize_access(exprs, self.operands)
         properties: dict[str, Attribute] = {
             "bounds": access,
-            "steps": _integers(i64, tuple(d.step for d in self.dims)),
+            "steps": integers(i64, tuple(d.step for d in self.dims)),
         }
         lanes = tuple(i for i, d in enumerate(self.dims) if d.lanes)
         if lanes:
-            properties["lanes"] = _integers(i64, lanes)
+            properties["lanes"] = integers(i64, lanes)
         return operands, properties
 
     def index_types(self) -> list[Attribute]:
@@ -170,7 +163,8 @@ class Loop(IRDLOperation):
             raise VerifyException(f"`{self.name}` has block arguments ({texts[0]}), expected ({texts[1]})")
 
 
-def _print_loops(printer: Printer, op: Loop) -> None:
+def print_loops(printer: Printer, op: Loop) -> None:
+    """Print what `parse_loops` reads."""
     printer.print_string("(")
     access, operands = normalize_access(op.bounds.exprs, op.bound_operands)
     for i, (d, index) in enumerate(zip(op.loops.dims, op.indices, strict=True)):
@@ -195,7 +189,7 @@ def _print_loops(printer: Printer, op: Loop) -> None:
         printer.print_string(")")
 
 
-def _parse_loops(parser: Parser) -> tuple[Bounds, list[Parser.Argument], bool]:
+def parse_loops(parser: Parser) -> tuple[Bounds, list[Parser.Argument], bool]:
     """Parse `(%i : N, %k = LO to HI step S lanes) mask(%m)`.
 
     Return the loops, the block arguments, and whether there is a mask.
@@ -234,21 +228,24 @@ def _parse_loops(parser: Parser) -> tuple[Bounds, list[Parser.Argument], bool]:
     return bounds, arguments, masked
 
 
-def _parse_region(parser: Parser, arguments: Sequence[Parser.Argument]) -> Region:
+def parse_region(parser: Parser, arguments: Sequence[Parser.Argument]) -> Region:
+    """Parse the body of a loop, a block with the given arguments."""
     region = parser.parse_region(arguments)
     if len(region.blocks) > 1:
         parser.raise_error("the body of a loop has one block")
     return region
 
 
-def _loop_properties(bounds: Bounds, masked: bool) -> tuple[list[SSAValue], dict[str, Attribute]]:
+def loop_properties(bounds: Bounds, masked: bool) -> tuple[list[SSAValue], dict[str, Attribute]]:
+    """Return the operands and properties that hold loops, perhaps with a lane mask, in an operation."""
     operands, properties = bounds.properties()
     if masked:
         properties["masked"] = UnitAttr()
     return operands, properties
 
 
-def _loop_block(bounds: Bounds, masked: bool, extra: Sequence[Attribute] = ()) -> Block:
+def loop_block(bounds: Bounds, masked: bool, extra: Sequence[Attribute] = ()) -> Block:
+    """Return an empty body for loops: their index values, the mask if there is one, and arguments of types `extra`."""
     kinds = bounds.index_types()
     if masked:
         kinds.append(VectorType(i1, [next(d.step for d in bounds.dims if d.lanes)]))
@@ -289,7 +286,7 @@ class NestOp(Loop):
         `initial` has, by their positions, what destinations begin as.
         """
         operands, properties = nest_properties(bounds, masked, initial)
-        region = Region(_loop_block(bounds, masked, outs))
+        region = Region(loop_block(bounds, masked, outs))
         return NestOp.create(operands=operands, result_types=outs, properties=properties, regions=[region])
 
     @property
@@ -305,12 +302,12 @@ class NestOp(Loop):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        bounds, arguments, masked = _parse_loops(parser)
+        bounds, arguments, masked = parse_loops(parser)
         outs: list[tuple[Parser.Argument, SSAValue | None]] = []
         if parser.parse_optional_keyword("outs") is not None:
             outs = parser.parse_comma_separated_list(parser.Delimiter.PAREN, lambda: _parse_out(parser))
         attributes = parser.parse_optional_attr_dict_with_keyword()
-        region = _parse_region(parser, [*arguments, *(o for o, _ in outs)])
+        region = parse_region(parser, [*arguments, *(o for o, _ in outs)])
         initial = {i: start for i, (_, start) in enumerate(outs) if start is not None}
         operands, properties = nest_properties(bounds, masked, initial)
         return cls.create(
@@ -323,7 +320,7 @@ class NestOp(Loop):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        _print_loops(printer, self)
+        print_loops(printer, self)
         if self.outputs:
             begins = self.begins
             outs = [(destination, begins.get(i)) for i, destination in enumerate(self.destinations)]
@@ -363,10 +360,11 @@ class NestOp(Loop):
 def nest_properties(
     bounds: Bounds, masked: bool, initial: Mapping[int, SSAValue]
 ) -> tuple[list[SSAValue], dict[str, Attribute]]:
-    operands, properties = _loop_properties(bounds, masked)
-    properties["operandSegmentSizes"] = _integers(i32, (len(operands), len(initial)))
+    """Return the operands and properties of a nest, whose destinations begin as `initial` says by position."""
+    operands, properties = loop_properties(bounds, masked)
+    properties["operandSegmentSizes"] = integers(i32, (len(operands), len(initial)))
     if initial:
-        properties["starts"] = _integers(i64, tuple(initial))
+        properties["starts"] = integers(i64, tuple(initial))
     return [*operands, *initial.values()], properties
 
 
@@ -403,15 +401,15 @@ class InnerLoop(Loop):
     @classmethod
     def get(cls, bounds: Bounds, *, masked: bool = False) -> Self:
         """Make a loop with an empty body."""
-        operands, properties = _loop_properties(bounds, masked)
-        return cls.create(operands=operands, properties=properties, regions=[Region(_loop_block(bounds, masked))])
+        operands, properties = loop_properties(bounds, masked)
+        return cls.create(operands=operands, properties=properties, regions=[Region(loop_block(bounds, masked))])
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        bounds, arguments, masked = _parse_loops(parser)
+        bounds, arguments, masked = parse_loops(parser)
         attributes = parser.parse_optional_attr_dict_with_keyword()
-        region = _parse_region(parser, arguments)
-        operands, properties = _loop_properties(bounds, masked)
+        region = parse_region(parser, arguments)
+        operands, properties = loop_properties(bounds, masked)
         return cls.create(
             operands=operands,
             properties=properties,
@@ -421,7 +419,7 @@ class InnerLoop(Loop):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        _print_loops(printer, self)
+        print_loops(printer, self)
         printer.print_op_attributes(self.attributes, print_keyword=True)
         printer.print_string(" ")
         printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
@@ -440,139 +438,3 @@ class ForOp(InnerLoop):
 
     name = "loop.for"
     traits = traits_def(NoTerminator(), NestEffect())
-
-
-@irdl_op_definition
-class ReduceOp(Loop):
-    """Reductions over the points of some loops.
-
-    The body yields one value per slot of the combiners (`dialects/combiners.py`), which are combined over all
-    iterations, starting from `init` or else from the combiners' identities. With `ordered` the combination follows the
-    order of the loops. A lane that a mask turns off takes no part.
-
-    `%s, %m = loop.reduce "sum", "max" (%k : 1024) init(%a, %b) { ... loop.yield %u, %v : f32, f32 } : f32, f32`
-    """
-
-    name = "loop.reduce"
-    bound_operands = var_operand_def()  # declared anew to come before `init`
-    init = var_operand_def()
-    combiners = prop_def(ArrayAttr[StringAttr])
-    ordered = opt_prop_def(UnitAttr)
-    results_ = var_result_def()
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    traits = traits_def(NestEffect())
-
-    @staticmethod
-    def get(
-        combiners: Sequence[str],
-        bounds: Bounds,
-        slots: Sequence[Attribute],
-        *,
-        init: Sequence[SSAValue] = (),
-        masked: bool = False,
-        ordered: bool = False,
-        block: Block | None = None,
-    ) -> ReduceOp:
-        """Make a reduction with results of types `slots`, and with `block` for its body, or else an empty one."""
-        operands, properties = _loop_properties(bounds, masked)
-        properties["combiners"] = _strings(tuple(combiners))
-        properties["operandSegmentSizes"] = _integers(i32, (len(operands), len(init)))
-        if ordered:
-            properties["ordered"] = UnitAttr()
-        region = Region(_loop_block(bounds, masked) if block is None else block)
-        return ReduceOp.create(operands=[*operands, *init], result_types=slots, properties=properties, regions=[region])
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the combiners."""
-        return [c.data for c in self.combiners]
-
-    @property
-    def yielded(self) -> YieldOp:
-        last = self.block.last_op
-        assert isinstance(last, YieldOp)
-        return last
-
-    @classmethod
-    def parse(cls, parser: Parser) -> Self:
-        ordered = parser.parse_optional_keyword("ordered") is not None
-        names = [parser.parse_str_literal()]
-        while parser.parse_optional_punctuation(",") is not None:
-            names.append(parser.parse_str_literal())
-        bounds, arguments, masked = _parse_loops(parser)
-        init: list[UnresolvedOperand] = []
-        if parser.parse_optional_keyword("init") is not None:
-            init = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
-        attributes = parser.parse_optional_attr_dict_with_keyword()
-        region = _parse_region(parser, arguments)
-        parser.parse_punctuation(":")
-        position = parser.pos
-        slots = [parser.parse_type()]
-        while parser.parse_optional_punctuation(",") is not None:
-            slots.append(parser.parse_type())
-        operands, properties = _loop_properties(bounds, masked)
-        properties["combiners"] = _strings(tuple(names))
-        if ordered:
-            properties["ordered"] = UnitAttr()
-        values: Sequence[SSAValue] = parser.resolve_operands(init, slots, position) if init else []
-        return cls(
-            operands=[operands, values],
-            result_types=[slots],
-            properties=properties,
-            attributes=attributes.data if attributes is not None else {},
-            regions=[region],
-        )
-
-    def print(self, printer: Printer) -> None:
-        printer.print_string(" ordered " if self.ordered is not None else " ")
-        printer.print_list(self.names, printer.print_string_literal)
-        printer.print_string(" ")
-        _print_loops(printer, self)
-        if self.init:
-            printer.print_string(" init(")
-            printer.print_list(self.init, printer.print_operand)
-            printer.print_string(")")
-        printer.print_op_attributes(self.attributes, print_keyword=True)
-        printer.print_string(" ")
-        printer.print_region(self.body, print_entry_block_args=False, print_empty_block=False)
-        printer.print_string(" : ")
-        printer.print_list(self.results_, lambda r: printer.print_attribute(r.type))
-
-    def verify_(self) -> None:
-        self.verify_loops()
-        if len(self.block.args) != self.loop_arguments():
-            raise VerifyException(
-                f"`loop.reduce` has {len(self.block.args)} block arguments, expected {self.loop_arguments()}"
-            )
-        unknown = [c for c in self.names if c not in COMBINERS]
-        if unknown:
-            raise VerifyException(f"`loop.reduce` has an unknown combiner `{unknown[0]}`")
-        slots = sum(COMBINERS[c].arity for c in self.names)
-        kinds = [r.type for r in self.results_]
-        if len(kinds) != slots:
-            raise VerifyException(f"`loop.reduce` has {len(kinds)} results, its combiners have {slots} slots")
-        start = 0
-        for name in self.names:
-            slot_types = kinds[start : start + COMBINERS[name].arity]
-            if not slots_fit(name, slot_types):
-                raise VerifyException(f"`loop.reduce` cannot combine {', '.join(map(str, slot_types))} by `{name}`")
-            start += len(slot_types)
-        if self.init and [v.type for v in self.init] != kinds:
-            raise VerifyException("`loop.reduce` has `init` operands that do not match its results")
-        last = self.block.last_op
-        if not isinstance(last, YieldOp) or [v.type for v in last.values] != kinds:
-            raise VerifyException(f"`loop.reduce` must yield values of types {', '.join(map(str, kinds))}")
-
-
-@irdl_op_definition
-class YieldOp(IRDLOperation):
-    """End the body of a reduction with the values of one iteration: `loop.yield %u, %v : f32, f32`."""
-
-    name = "loop.yield"
-    values = var_operand_def()
-    traits = traits_def(IsTerminator(), Pure(), HasParent(ReduceOp))
-    assembly_format = "$values attr-dict `:` type($values)"
-
-    @staticmethod
-    def get(*values: SSAValue) -> YieldOp:
-        return YieldOp.create(operands=values)
