@@ -74,11 +74,23 @@ def _eager_dropout(r: Rewriter, *, input: fx.Node, p: float, train: bool | None)
         return None
     if train is False or p in (0, 1):
         return _dropout(r, input=input, p=p, train=train)
-    # `bernoulli_` fills in the order of memory, `bernoulli` makes a contiguous tensor.
-    order = memory_order(r.result(0))
-    in_memory = r.call(aten.permute.default, input, order)
-    drawn = r.call(aten.bernoulli.p, r.call(aten.empty_like.default, in_memory), 1.0 - p)
-    return _dropped(r, input, p, r.call(aten.permute.default, drawn, [order.index(d) for d in range(len(order))]))
+    return _dropped(r, input, p, _drawn_in_memory(r, input, 1.0 - p))
+
+
+def _drawn_in_memory(r: Rewriter, like: fx.Node, p: float) -> fx.Node:
+    """Draw as `bernoulli_` does, in the order of memory: `bernoulli` makes a contiguous tensor."""
+    order = memory_order(like.meta["val"])
+    in_memory = r.call(aten.permute.default, like, order)
+    drawn = r.call(aten.bernoulli.p, r.call(aten.empty_like.default, in_memory), p)
+    return r.call(aten.permute.default, drawn, [order.index(d) for d in range(len(order))])
+
+
+def _eager_bernoulli(r: Rewriter, *, self: fx.Node, p: float, generator: Any) -> fx.Node | None:
+    """Draw as eager mode does into a tensor that was made for it: tracing gives this for dropout in place."""
+    order = memory_order(self.meta["val"])
+    if generator is not None or self.target is not aten.empty_like.default or order == sorted(order):
+        return None
+    return _drawn_in_memory(r, self, p)
 
 
 def _bernoulli(r: Rewriter, *, self: fx.Node, p: Any = None, generator: Any = None) -> fx.Node | None:
@@ -176,4 +188,4 @@ def _by_overload(rules: Mapping[str, Rule]) -> dict[Any, Rule]:
 
 
 _COMPILED = _by_overload(_BY_NAME)
-_EAGER = _by_overload({"native_dropout.default": _eager_dropout})
+_EAGER = _by_overload({"native_dropout.default": _eager_dropout, "bernoulli.p": _eager_bernoulli})

@@ -244,6 +244,7 @@ EAGER: dict[str, Callable[[Tensor], Tensor]] = {
     "dropout": lambda x: F.dropout(x * 2, 0.3) + F.dropout(x, 0.1),
     "all dropped": lambda x: F.dropout(x * 2, 1.0) + torch.rand_like(x),
     "transposed": lambda x: F.dropout(x.t() * 2, 0.3),
+    "in place, transposed": lambda x: F.dropout(x.t() * 2, 0.3, inplace=True),
     "in place": lambda x: F.dropout(x * 2, 0.3, inplace=True),
     "alpha": lambda x: F.alpha_dropout(x, 0.3, True),
     "rrelu": lambda x: F.rrelu(x, training=True),
