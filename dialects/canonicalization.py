@@ -11,8 +11,8 @@ from xdsl.dialects.arith import ConstantOp
 from xdsl.ir import Attribute, Operation
 
 from tilewright.dialects.arith_canonicalize import ARITH_FOLDS, Fold, Folded
-from tilewright.dialects.loop import LoadOp, NestOp, StoreOp
-from tilewright.dialects.loop_canonicalize import LOOP_FOLDS, drop_true_mask, drop_unused_outputs
+from tilewright.dialects.loop import AfterOp, LoadOp, NestOp, StoreOp
+from tilewright.dialects.loop_canonicalize import LOOP_FOLDS, drop_idle_order, drop_true_mask, drop_unused_outputs
 from tilewright.dialects.type_guards import is_float_constant, is_integer_constant
 
 FOLDS: dict[type[Operation], Fold] = {**ARITH_FOLDS, **LOOP_FOLDS}
@@ -26,8 +26,8 @@ def _prune_nest(op: Operation) -> Operation:
 SIMPLIFY: dict[type[Operation], Callable[[Operation], None]] = {LoadOp: drop_true_mask, StoreOp: drop_true_mask}
 """How an operation becomes a simpler one of its kind, in place."""
 
-PRUNE: dict[type[Operation], Callable[[Operation], Operation]] = {NestOp: _prune_nest}
-"""For an operation with several results: how to make one without those that have no uses."""
+PRUNE: dict[type[Operation], Callable[[Operation], Operation]] = {AfterOp: drop_idle_order, NestOp: _prune_nest}
+"""How to make an operation without those of its results, or operands, that nobody wants."""
 
 SCOPES: frozenset[type[Operation]] = frozenset({NestOp})
 """Operations that do not take scalars from outside: a nest becomes a kernel, whose arguments are buffers."""

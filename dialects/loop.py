@@ -42,12 +42,14 @@ from tilewright.dialects.loop_check import CheckOp
 from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
 from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp
+from tilewright.dialects.loop_order import AfterOp
 from tilewright.dialects.loop_random import RandomOp
 from tilewright.dialects.loop_reduce import ReduceOp, YieldOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp
 from tilewright.dialects.loop_scan import PrefixOp, ScanOp
 
 __all__ = [
+    "AfterOp",
     "ApplyOp",
     "Bounds",
     "CastOp",
@@ -88,6 +90,7 @@ LoopDialect = Dialect(
         StoreOp,
         ApplyOp,
         ViewOp,
+        AfterOp,
         KernelOp,
         CombineOp,
         CastOp,

@@ -28,8 +28,9 @@ from tilewright.dialects.arith_canonicalize import (
     integer_constant,
     is_bool,
 )
-from tilewright.dialects.loop import ApplyOp, CastOp, CheckOp, CmpOp, LoadOp, NestOp, SelectOp, StoreOp
+from tilewright.dialects.loop import AfterOp, ApplyOp, CastOp, CheckOp, CmpOp, LoadOp, NestOp, SelectOp, StoreOp
 from tilewright.dialects.loop_nest import nest_properties
+from tilewright.dialects.loop_order import is_wanted, waiting
 from tilewright.dialects.type_guards import is_integer
 
 _FLOAT_BITS: dict[type[Attribute], tuple[int, int]] = {
@@ -178,20 +179,26 @@ LOOP_FOLDS: dict[type[Operation], Fold] = {
 
 
 def drop_unused_outputs(nest: NestOp) -> NestOp:
-    """Return `nest` without the results that nothing uses, unless the body itself reads their destinations."""
+    """Return `nest` without the results that nothing uses, unless the body itself reads their destinations.
+
+    What waits for such a result waits for another one.
+    """
     unused = [
         i
         for i, (result, destination) in enumerate(zip(nest.outputs, nest.destinations, strict=True))
-        if result.first_use is None and all(_is_store_to(use.operation, destination) for use in destination.uses)
+        if not is_wanted(result) and all(_is_store_to(use.operation, destination) for use in destination.uses)
     ]
     if not unused or len(unused) == len(nest.outputs):
         return nest
+    gone = [nest.outputs[i] for i in unused]
+    kept = [r for r in nest.outputs if r not in gone]
+    for after in waiting(gone):
+        after.set_before(kept[0] if v in gone else v for v in after.before)
     for i in reversed(unused):
         destination = nest.destinations[i]
         for use in list(destination.uses):
             Rewriter.erase_op(use.operation)
         nest.block.erase_arg(nest.block.args[nest.loop_arguments() + i])
-    kept = [r for i, r in enumerate(nest.outputs) if i not in unused]
     begins = nest.begins
     left = [i for i in range(len(nest.outputs)) if i not in unused]
     operands, properties = nest_properties(
@@ -209,6 +216,17 @@ def drop_unused_outputs(nest: NestOp) -> NestOp:
         new.name_hint = old.name_hint
     Rewriter.replace_op(nest, smaller, _results(nest, kept, smaller))
     return smaller
+
+
+def drop_idle_order(op: Operation) -> Operation:
+    """Let nothing wait for what nobody wants; what waits for nothing is the tensor itself."""
+    assert isinstance(op, AfterOp)
+    idle = [v for v in op.before if isinstance(v.owner, NestOp) and not any(map(is_wanted, v.owner.results))]
+    if idle:
+        op.set_before(v for v in op.before if v not in idle)
+    if not op.before:
+        Rewriter.replace_op(op, [], [op.source])
+    return op
 
 
 def _is_store_to(op: Operation, destination: SSAValue) -> bool:

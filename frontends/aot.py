@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from torch import fx
 
 from tilewright.frontends.decompositions import decomposition_table
+from tilewright.frontends.overlaps import guarded, writes_to_inputs
 from tilewright.frontends.random_numbers import RandomMode, replace_random
 from tilewright.frontends.rng_states import expand_rng_states
 from tilewright.frontends.torch_internals import keep_saved_tensors
@@ -37,12 +38,17 @@ def trace_and_compile(
     `random` says whose random numbers they have (`frontends/random_numbers.py`).
     """
     from torch._dynamo import disable
+    from torch._dynamo.utils import GmWrapper
     from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    writes = False
+
     def boxed(kind: str) -> Callable[..., Any]:
         def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            nonlocal writes
+            writes = writes or (kind != "backward" and writes_to_inputs())
             if kind == "inference":
                 replace_random(graph, random)
             expand_rng_states(graph)
@@ -70,6 +76,9 @@ def trace_and_compile(
             decompositions=dict(decomposition_table()),
             keep_inference_input_mutations=True,
         )
+    # A wrapper of the graph takes its inputs in a list.
+    if writes and not isinstance(graph_module, GmWrapper):
+        compiled = guarded(compiled, graph_module.forward)
     return disable(compiled, reason="tilewright has compiled it")
 
 

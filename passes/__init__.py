@@ -19,6 +19,7 @@ PASSES: dict[str, str] = {
     "loop-split-ranges": "tilewright.passes.loop_split_ranges:LoopSplitRangesPass",
     "loop-tile": "tilewright.passes.loop_tile:LoopTilePass",
     "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
+    "order-writes": "tilewright.passes.order_writes:OrderWritesPass",
     "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
     "recompose-upsampling": "tilewright.passes.recompose_upsampling:RecomposeUpsamplingPass",
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",

@@ -71,6 +71,7 @@ from xdsl.rewriter import Rewriter
 
 from tilewright.dialects.loop import LoadOp, NestOp, StoreOp
 from tilewright.dialects.loop_access import layout_of
+from tilewright.dialects.loop_order import data_uses
 from tilewright.dialects.sym import LayoutAttr
 from tilewright.dialects.sym_expr import Expr, Symbol, integer
 from tilewright.dialects.type_guards import is_tensor
@@ -193,7 +194,7 @@ class _Layouts:
 def _readers(result: SSAValue, block: Block) -> list[NestOp] | None:
     """Return the nests that load from `result`; None if it is used in another way, or not at all."""
     readers: dict[NestOp, None] = {}
-    for use in result.uses:
+    for use in data_uses(result):
         if not isinstance(use.operation, LoadOp) or use.index != 0:
             return None
         reader = statement_of(use.operation, block)

@@ -140,6 +140,8 @@ class _Bufferizer:
                 self.convert_nest(op)
             case loop.ViewOp():
                 self.convert_view(op)
+            case loop.AfterOp():  # operations keep their order
+                self.hold(op.result, self.values[op.source])
             case aten.CallOp():
                 self.convert_call(op)
             case aten.SizeOp():

@@ -60,6 +60,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from tilewright.passes.analysis.accesses import IndexNames
+from tilewright.passes.analysis.memory_edges import check_ordered
 from tilewright.passes.analysis.order import ProgramOrder
 from tilewright.passes.analysis.ranges import symbol_ranges
 from tilewright.passes.analysis.sizes import SizeHints
@@ -109,6 +110,7 @@ class LoopFusePass(ModulePass):
         for function in op.ops:
             if not isinstance(function, FuncOp) or function.is_declaration:
                 continue
+            check_ordered(function.body.block)
             order, names, hints = ProgramOrder(function.body.block), IndexNames(), SizeHints(function)
             held = HeldMemory(order, hints, self.held_ratio)
             if self.inline:

@@ -20,6 +20,7 @@ _GRAPH = (
     "loop-fold-views",  # before fusion: a view between two nests would hide that one reads the other
     "loop-simplify-index",  # composed maps are long; fusion compares simple ones
     "canonicalize",  # equal loads and dead nests go, so that fusion counts what is really there
+    "order-writes",  # before anything moves
     "loop-fuse",
     "loop-simplify-index",  # fusion substitutes indices
     "loop-hoist",  # and computes in each pass over a row what belongs to the row

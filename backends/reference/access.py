@@ -115,6 +115,11 @@ def _(op: loop.ViewOp, frame: Frame) -> None:
     frame.set(op.result, view)
 
 
+@execute.register
+def _(op: loop.AfterOp, frame: Frame) -> None:
+    frame.set(op.result, frame.content(op.source))
+
+
 def view_by_layout(op: Operation, source: SSAValue, result: SSAValue, frame: Frame) -> Buffer:
     """Return the storage of `source` seen through the layout of the type of `result`.
 

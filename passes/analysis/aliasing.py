@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Block, SSAValue
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.aten_schema import Alias, Schema
 from tilewright.dialects.call_syntax import OperandAttr, OperatorCall
-from tilewright.dialects.loop import ViewOp
+from tilewright.dialects.loop import AfterOp, ViewOp
 from tilewright.dialects.type_guards import is_array, is_tensor
 
 # The schemas of these do not say that the result is the operand's memory, or that `self` takes over that of `source`.
@@ -185,7 +185,7 @@ def tensor_alias_sets(block: Block) -> AliasSets:
     for argument in block.args:
         sets.add(argument)
     for op in block.ops:
-        if isinstance(op, ViewOp):
+        if isinstance(op, (AfterOp, ViewOp)):
             sets.add(op.result, base=op.source)
         elif isinstance(op, OperatorCall):
             sets.add_call(op)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import pairwise
 
 from xdsl.ir import Block, Operation
 
 from tilewright.dialects import aten_schema
 from tilewright.dialects.call_syntax import OperatorCall
-from tilewright.passes.analysis.aliasing import call_memory, tensor_alias_sets
+from tilewright.dialects.loop_order import waiting
 
 
 def statement_of(op: Operation, block: Block) -> Operation:
@@ -24,15 +25,15 @@ def statement_of(op: Operation, block: Block) -> Operation:
 class ProgramOrder:
     """The operations of one block in order, with what makes a later one depend on an earlier one.
 
-    That is: values, writes to memory that another reads or writes, and the state of random generators. On tensors only
-    calls write, so all else is free to move as far as its values allow.
+    That is: values, among them those of `loop.after`, which puts reads and writes of one memory in order, and the state
+    of the world, which calls change. All else is free to move as far as its values allow.
     """
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self._position = {op: i for i, op in enumerate(block.ops)}
-        self._became: dict[Operation, list[Operation]] = {}
-        self._after = _effect_edges(block)
+        calls: list[Operation] = [op for op in block.ops if isinstance(op, OperatorCall) and _touches_the_world(op)]
+        self._next_call = dict(pairwise(calls))
 
     def position(self, op: Operation) -> int:
         """Return a number that is smaller for what stands earlier."""
@@ -86,75 +87,32 @@ class ProgramOrder:
         """Record that `joined` does what `first` and `second` did, in the place of `second`."""
         del self._position[first]
         self._position[joined] = self._position.pop(second)
-        self._became[first] = self._became[second] = [joined]
-        self._after[joined] = self._after.pop(first, []) + self._after.pop(second, [])
 
     def may_run_at(self, first: Operation, second: Operation) -> bool:
-        """Whether `first` could as well run at `second`: nothing in between changes what it reads."""
-        return all(self.distance(second, other) >= 0 for other in self._ordered_behind(first))
+        """Whether `first` could as well run at `second`: nothing in between waits for it, to change what it reads."""
+        return all(self.distance(second, after) > 0 for after in waiting(first.results))
 
     def absorb(self, first: Operation, second: Operation) -> None:
-        """Record that `second` does for itself what `first` did, which is about to go."""
-        self._became.setdefault(first, []).append(second)
-        self._after.setdefault(second, []).extend(self._after.get(first, ()))
+        """Record that `second` does for itself what `first` did: what waits for one waits for the other too."""
+        for after in waiting(first.results):
+            after.set_before([*after.before, *second.results[:1]])
 
     def forget(self, op: Operation) -> None:
-        """Record that `op`, which had no effects, is gone."""
+        """Record that `op`, which had no effects, is about to go: nothing waits for it."""
         del self._position[op]
+        for after in waiting(op.results):
+            after.set_before(v for v in after.before if v.owner is not op)
 
     def _successors(self, op: Operation) -> Iterator[Operation]:
         for result in op.results:
             for use in result.uses:
                 yield statement_of(use.operation, self.block)
-        yield from self._ordered_behind(op)
-
-    def _ordered_behind(self, op: Operation) -> Iterator[Operation]:
-        pending = list(self._after.get(op, ()))
-        while pending:
-            other = pending.pop()
-            if other in self._became:
-                pending += self._became[other]
-            elif other is not op:
-                yield other
-
-
-def _effect_edges(block: Block) -> dict[Operation, list[Operation]]:
-    """Return for each operation those later ones that an effect orders behind it."""
-    edges: dict[Operation, list[Operation]] = {}
-    calls = [op for op in block.ops if isinstance(op, OperatorCall)]
-    _order([(c, True) for c in calls if _touches_the_world(c)], edges)
-    written = [c.operands[i] for c in calls for i in call_memory(c).writes]
-    if not written:
-        return edges
-    sets = tensor_alias_sets(block)
-    positions = {op: i for i, op in enumerate(block.ops)}
-    memory = {id(members): members for members in (sets.members(v) for v in written)}
-    for members in memory.values():
-        users: dict[Operation, bool] = {}
-        for use in (use for value in members for use in value.uses):
-            user = statement_of(use.operation, block)
-            writes = isinstance(user, OperatorCall) and use.index in call_memory(user).writes
-            users[user] = users.get(user, False) or writes
-        _order(sorted(users.items(), key=lambda item: positions[item[0]]), edges)
-    return edges
+        following = self._next_call.get(op)
+        if following is not None:
+            yield following
 
 
 def _touches_the_world(call: OperatorCall) -> bool:
     """Whether a call changes more than its operands: it has an effect, or nobody knows what it does."""
     schema = aten_schema.lookup(call.operator)
     return schema is None or schema.has_effect
-
-
-def _order(accesses: Iterable[tuple[Operation, bool]], edges: dict[Operation, list[Operation]]) -> None:
-    """Add the edges between accesses of one memory, given in program order with whether they write."""
-    writer: Operation | None = None
-    readers: list[Operation] = []
-    for op, writes in accesses:
-        if writes:
-            for earlier in readers or ([] if writer is None else [writer]):
-                edges.setdefault(earlier, []).append(op)
-            writer, readers = op, []
-            continue
-        if writer is not None:
-            edges.setdefault(writer, []).append(op)
-        readers.append(op)

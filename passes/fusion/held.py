@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from xdsl.ir import Operation, OpResult, SSAValue
 
 from tilewright.dialects.call_syntax import OperatorCall
+from tilewright.dialects.loop_order import data_uses
 from tilewright.passes.analysis.order import ProgramOrder, statement_of
 from tilewright.passes.analysis.sizes import SizeHints
 
@@ -38,7 +39,7 @@ class HeldMemory:
     def _ends_at(self, source: SSAValue, producer: Operation) -> bool:
         if not isinstance(source, OpResult):
             return False
-        users = (statement_of(use.operation, self.order.block) for use in source.uses)
+        users = (statement_of(use.operation, self.order.block) for use in data_uses(source))
         return all(self.order.distance(user, producer) >= 0 for user in users)
 
     @staticmethod

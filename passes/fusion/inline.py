@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import AnyFloat
 from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects.loop import CastOp, LoadOp, NestOp, StoreOp
+from tilewright.dialects.loop_order import data_uses, is_wanted
 from tilewright.dialects.sym_expr import Expr
 from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.nests import NestInfo
@@ -54,6 +55,9 @@ class _Cost:
     heavy: int
     bytes_read: int
     sources: dict[SSAValue, None]
+    """The tensors that are read."""
+    nests: dict[NestOp, None]
+    """The nests whose work that is."""
 
 
 def _producer(info: NestInfo, result: SSAValue, names: IndexNames) -> _Producer | None:
@@ -95,7 +99,7 @@ class ProducerInliner:
             self._choose(NestInfo.of(nest))
         # Last to first, so that each producer is still as it was when its consumers copy it.
         for nest in reversed(nests):
-            if nest.outputs and all(r.first_use is None and r in self._chosen for r in nest.outputs):
+            if nest.outputs and all(not is_wanted(r) and r in self._chosen for r in nest.outputs):
                 self.order.forget(nest)
                 block.erase_op(nest)
             else:
@@ -103,7 +107,7 @@ class ProducerInliner:
         return bool(self._chosen)
 
     def _choose(self, info: NestInfo) -> None:
-        cost = _Cost(info.ops, info.heavy, 0, {})
+        cost = _Cost(info.ops, info.heavy, 0, {}, {info.nest: None})
         for load in info.loads:
             inlined = self._costs.get(load.source)
             if inlined is None:
@@ -114,6 +118,7 @@ class ProducerInliner:
                 cost.heavy += inlined.heavy
                 cost.bytes_read += inlined.bytes_read
                 cost.sources |= inlined.sources
+                cost.nests |= inlined.nests
         for result in info.nest.outputs:
             producer = _producer(info, result, self.names)
             if producer is not None and self._is_worth_it(producer, cost):
@@ -126,7 +131,7 @@ class ProducerInliner:
             return False
         block = self.order.block
         consumers = list(dict.fromkeys(statement_of(load, block) for load in loads))
-        if not all(self.order.may_run_at(producer.nest, c) for c in consumers):
+        if not all(self.order.may_run_at(nest, c) for nest in cost.nests for c in consumers):
             return False
         if any(load.mask is not None for load in loads) and may_trap(producer.ops):
             return False
@@ -191,7 +196,7 @@ def _rounds(op: Operation) -> bool:
 def _loads_of(value: SSAValue) -> list[LoadOp]:
     """Return the loads from `value`, or nothing if it has other uses."""
     loads: list[LoadOp] = []
-    for use in value.uses:
+    for use in data_uses(value):
         if not isinstance(use.operation, LoadOp) or use.index != 0:
             return []
         loads.append(use.operation)

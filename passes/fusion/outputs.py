@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from xdsl.ir import SSAValue
 
 from tilewright.dialects.call_syntax import OperatorCall
-from tilewright.dialects.loop import LoadOp, NestOp, StoreOp
+from tilewright.dialects.loop import AfterOp, LoadOp, NestOp, StoreOp
 from tilewright.dialects.loop_canonicalize import drop_unused_outputs
 from tilewright.passes.analysis.aliasing import call_memory
 
@@ -44,4 +44,4 @@ def _only_reads(user: object, index: int) -> bool:
     if isinstance(user, OperatorCall):
         memory = call_memory(user)
         return index not in memory.writes and all(index not in shared for shared in memory.shares)
-    return isinstance(user, LoadOp)
+    return isinstance(user, LoadOp) or (isinstance(user, AfterOp) and index > 0)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from xdsl.ir import SSAValue
 
-from tilewright.dialects.loop import NestOp, ViewOp
+from tilewright.dialects.loop import AfterOp, NestOp, ViewOp
 from tilewright.dialects.sym_expr import Expr
 from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.analysis.nests import NestInfo
@@ -25,8 +25,8 @@ def memory_of(value: SSAValue) -> SSAValue:
     """Return the first tensor in the memory of `value`, if all updates are done in memory."""
     while True:
         match value.owner:
-            case ViewOp() as view:
-                value = view.source
+            case AfterOp() | ViewOp() as same:
+                value = same.source
             case NestOp() as nest if (start := nest.begins.get(nest.results.index(value))) is not None:
                 value = start
             case _:
@@ -59,7 +59,7 @@ def reads_only_its_own(update: NestOp, reads: Iterable[Element], names: IndexNam
 def _element(value: SSAValue, exprs: tuple[Expr, ...], ranges: NamedRanges) -> Element:
     """Return an element of a view as one of the tensor that is viewed."""
     owner = value.owner
-    while isinstance(owner, ViewOp):
-        value, exprs = owner.source, owner.access.apply(exprs)
+    while isinstance(owner, (AfterOp, ViewOp)):
+        value, exprs = owner.source, owner.access.apply(exprs) if isinstance(owner, ViewOp) else exprs
         owner = value.owner
     return value, tuple(ranges.simplify(e) for e in exprs)

@@ -21,6 +21,7 @@ PASSES = [
     "loop-fuse",
     "loop-hoist",
     "loop-simplify-index",
+    "order-writes",
     "reinplace",
 ]
 

@@ -49,6 +49,7 @@ from tilewright.passes.loop_fold_views import LoopFoldViewsPass
 from tilewright.passes.loop_fuse import LoopFusePass
 from tilewright.passes.loop_hoist import LoopHoistPass
 from tilewright.passes.loop_simplify_index import LoopSimplifyIndexPass
+from tilewright.passes.order_writes import OrderWritesPass
 
 S0 = symbol("s0")
 S0_VALUE = 3
@@ -276,6 +277,7 @@ def test_fusion_changes_no_bit(fuse: LoopFusePass, module: ModuleOp) -> None:
         LoopFoldViewsPass(),
         LoopSimplifyIndexPass(),
         CanonicalizePass(),
+        OrderWritesPass(),
         fuse,
         LoopSimplifyIndexPass(),
         LoopHoistPass(),
