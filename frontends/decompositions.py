@@ -28,6 +28,7 @@ from torch import Tensor
 
 from tilewright.frontends.dropout import native_dropout_backward
 from tilewright.frontends.foreach import foreach_decompositions
+from tilewright.frontends.layouts import LAYOUTS
 from tilewright.frontends.torch_internals import (
     Decomposition,
     find_overload,
@@ -83,8 +84,8 @@ that reason, and `softshrink` because its stock formula rounds the threshold, wh
 """
 
 COPIED_VIEWS = """
-    alias_copy.default as_strided_copy.default channel_shuffle.default diagonal_copy.default expand_copy.default
-    narrow_copy.default permute_copy.default pixel_shuffle.default pixel_unshuffle.default rot90.default
+    alias_copy.default as_strided_copy.default diagonal_copy.default expand_copy.default narrow_copy.default
+    permute_copy.default pixel_shuffle.default pixel_unshuffle.default rot90.default
     split_with_sizes_copy.default squeeze_copy.default squeeze_copy.dim squeeze_copy.dims t_copy.default
     transpose_copy.int unbind_copy.int unfold_copy.default unsqueeze_copy.default view_copy.default
 """
@@ -100,7 +101,7 @@ def decomposition_table() -> Table:
     An operator that the installed torch lacks is left out: no graph holds it.
     """
     stock = stock_decompositions()
-    own = {**_OWN, **foreach_decompositions()}
+    own = {**_OWN, **LAYOUTS, **foreach_decompositions()}
     named = {name: find_overload(f"aten.{name}") for name in (*(RENAMED + FORMULAS + COPIED_VIEWS).split(), *own)}
     return MappingProxyType(
         {overload: own.get(name) or stock[overload] for name, overload in named.items() if overload is not None}

@@ -18,6 +18,7 @@ from torch._guards import TracingContext, detect_fake_mode
 from torch._higher_order_ops.effects import with_effects
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+from torch._prims_common import compute_elementwise_output_logical_to_physical_perm, suggest_memory_format
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
@@ -98,6 +99,16 @@ def schema_text(operator: Overload) -> str:
 def stock_decompositions() -> Mapping[Any, Decomposition]:
     """Return torch's table of decompositions that come after autograd."""
     return global_decomposition_table["post_autograd"]
+
+
+def suggested_format(x: torch.Tensor) -> torch.memory_format:
+    """Return the memory format that kernels take from the strides of a tensor: contiguous, or one of channels last."""
+    return suggest_memory_format(x)
+
+
+def storage_order(x: torch.Tensor) -> list[int]:
+    """Return the dims of a tensor in the order that a clone of it has them in memory, the outermost first."""
+    return list(compute_elementwise_output_logical_to_physical_perm(x)[0])
 
 
 def composite_decompositions() -> Mapping[Any, Decomposition]:
