@@ -120,7 +120,9 @@ class TreeMerger:
     def _is_worth_it(self, one: NestInfo, other: NestInfo, match: LoopMatch) -> bool:
         if match.first and match.second and not match.shared.exprs:
             return False
-        if not _may_sink(one, match.first, match.sunk_first) or not _may_sink(other, match.second, match.sunk_second):
+        if not _may_sink(one, match.first, match.sunk_first, self.names):
+            return False
+        if not _may_sink(other, match.second, match.sunk_second, self.names):
             return False
         parallel = self._product(match.extents)
         lost = max(self._product(match.first.values()), self._product(match.second.values()))
@@ -199,9 +201,22 @@ class TreeMerger:
         return tuple(None if e.has(*inner) else e for e in exprs) if inner else tuple(exprs)
 
 
-def _may_sink(info: NestInfo, extents: Mapping[Expr, Expr], sunk: list[Expr]) -> bool:
+def _may_sink(info: NestInfo, extents: Mapping[Expr, Expr], sunk: list[Expr], names: IndexNames) -> bool:
     """Whether the loops `sunk` may become inner ones: the last ones of straight-line code, which go along memory."""
-    return not sunk or (info.is_flat and list(extents)[-len(sunk) :] == sunk)
+    if not sunk:
+        return True
+    return info.is_flat and list(extents)[-len(sunk) :] == sunk and not _goes_across(info, extents, sunk, names)
+
+
+def _goes_across(info: NestInfo, extents: Mapping[Expr, Expr], sunk: list[Expr], names: IndexNames) -> bool:
+    """Whether elements side by side in memory belong to iterations of an outer loop that is not among `sunk`."""
+    for store in info.stores:
+        layout = layout_of(store.target.type)
+        places = zip(names.exprs(store.access, store.indices), layout.sizes, layout.strides, strict=True)
+        dense = [index for index, size, stride in places if stride == 1 and size != 1]
+        if any(index in extents and index not in sunk for index in dense):
+            return True
+    return False
 
 
 def _device(nest: NestOp) -> str | None:

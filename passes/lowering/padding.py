@@ -59,19 +59,22 @@ def _pad_backward(inward: Inward) -> Callable[[int], Lowering]:
             grad, out = call.tensor("grad_output"), call.result
             sizes = layout_of(out).sizes
             access = _access(call, sizes, rank, inward)
+            last = len(sizes) - rank - (len(sizes) > rank and layout_of(out).strides[-rank - 1] == 1)
+            channels = sizes[last:-rank]
 
             def fill(b: Body, outer: Index, destinations: Sequence[Value]) -> None:
-                def clear(b: Body, at: Index) -> None:
-                    b.store_as(b.constant(0, b.element), destinations[0], [*outer, *at])
+                def clear(b: Body, index: Index) -> None:
+                    at, channel = index[:rank], index[rank:]
+                    b.store_as(b.constant(0, b.element), destinations[0], [*outer, *channel, *at])
 
-                def add(b: Body, at: Index) -> None:
-                    index = [*outer, *at]
+                def add(b: Body, at: Index, channel: Index) -> None:
+                    index = [*outer, *channel, *at]
                     b.store_as(b.load(grad, index), destinations[0], access(index), combine="sum")
 
-                b.loop(sizes[-rank:], clear)
-                b.scan(sizes_of(grad)[-rank:], add)
+                b.loop([*sizes[-rank:], *channels], clear)
+                b.scan(sizes_of(grad)[-rank:], lambda b, at: b.loop(channels, lambda b, channel: add(b, at, channel)))
 
-            return nest(call, element_of(grad), sizes[:-rank], [out], fill)
+            return nest(call, element_of(grad), sizes[:last], [out], fill)
 
         return lower
 

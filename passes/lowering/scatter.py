@@ -77,24 +77,32 @@ class Scatter:
         self, call: Call, out: Tensor, start: SSAValue, combiner: str | None, *, reset: bool
     ) -> Sequence[SSAValue]:
         """Do as `emit`, for a result of type `out`."""
-        rank = len(layout_of(out).sizes)
+        layout = layout_of(out)
+        rank = len(layout.sizes)
         combiner = None if combiner is None else on_dtype(combiner, out.element_type)
+        # A dimension around whose elements lie side by side in memory had better be the innermost one.
+        dense = [d for d, size in enumerate(self.outer) if layout.strides[d] == 1 and size != 1][:1]
+        around = [size for d, size in enumerate(self.outer) if d not in dense]
+        inside = [*self.inner, *(self.outer[d] for d in dense)]
 
-        def fill(b: Body, i: Index, destinations: Sequence[Value]) -> None:
+        def fill(b: Body, around: Index, destinations: Sequence[Value]) -> None:
             def scan(value: Callable[[Body, Index, Index, Index], Value], combine: str | None) -> None:
-                def store(b: Body, k: Index, j: Index) -> None:
+                def store(b: Body, k: Index, within: Index) -> None:
+                    i, j = list(around), within[: len(self.inner)]
+                    for d, x in zip(dense, within[len(self.inner) :], strict=True):
+                        i.insert(d, x)
                     places = self.places(b, i, k, j)
                     index, mask = at_places([*i, *j], places, rank), all_inside(b, places)
                     b.store_as(value(b, i, k, j), destinations[0], index, mask=mask, combine=combine)
 
-                b.scan(self.steps, lambda b, k: b.loop(self.inner, lambda b, j: store(b, k, j)))
+                b.scan(self.steps, lambda b, k: b.loop(inside, lambda b, within: store(b, k, within)))
 
             if reset and combiner is not None:
                 neutral = _identity(combiner, out.element_type)
                 scan(lambda b, i, k, j: b.constant(neutral, out.element_type), None)
             scan(self.value, combiner)
 
-        return nest(call, out.element_type, self.outer, [out], fill, start)
+        return nest(call, out.element_type, around, [out], fill, start)
 
 
 def _identity(combiner: str, element: Attribute) -> Number:

@@ -221,3 +221,11 @@ def test_outputs_are_all_loops() -> None:
 
     (pair,) = outputs(program, sample(torch.float32, 5, 3), torch.tensor([1, 1, 8, 0, 1]))
     assert torch.equal(*pair)
+
+
+def test_channels_that_lie_side_by_side_are_innermost() -> None:
+    x = sample(torch.float32, 2, 3, 4, 5).to(memory_format=torch.channels_last)
+    values, rows = sample(torch.float32, 2, 3, 6, 5).to(memory_format=torch.channels_last), torch.randint(0, 4, (6,))
+    check_exactly(lambda x, i, v: aten.index_put(x, [None, None, i], v, True), x, rows, values)
+    positions = torch.randint(0, 4, (2, 3, 6, 5))
+    check_exactly(lambda x, i, s: aten.scatter_add(x, 2, i, s), x, positions, values)
