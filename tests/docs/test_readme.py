@@ -55,6 +55,15 @@ def test_ir() -> None:
     assert shown in text
 
 
+def test_stages_are_named_as_they_are_written() -> None:
+    passes = PIPELINES["cpu-512"].split(",")
+    mentioned = re.findall(r"\b(\d\d)-([a-z-]+)\.ir(?: -p ([a-z-]+))?", README)
+    assert len(mentioned) >= 4
+    for number, name, following in mentioned:
+        assert name == ("input" if number == "00" else passes[int(number) - 1].partition("{")[0])
+        assert not following or following == passes[int(number)]
+
+
 @pytest.mark.slow
 def test_program() -> None:
     program = "".join(blocks("python"))
