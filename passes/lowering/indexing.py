@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import prod
 
 from xdsl.ir import SSAValue
 
@@ -14,7 +15,7 @@ from tilewright.passes.lowering.call import Call, Lowering, element_of, sizes_of
 from tilewright.passes.lowering.errors import NotLoweredError
 from tilewright.passes.lowering.nest import ZERO, broadcast, copied, gathered
 from tilewright.passes.lowering.positions import OUT_OF_RANGE, check_positions, load_at, load_position, out_of_bounds
-from tilewright.passes.lowering.views import position, slice_bounds
+from tilewright.passes.lowering.views import position, reshaped, slice_bounds
 from tilewright.passes.lowering.windows import between
 
 
@@ -182,14 +183,36 @@ def _roll(call: Call) -> Sequence[SSAValue]:
     source = call.tensor("self")
     sizes = sizes_of(source)
     shifts, dims = call.sizes("shifts") or (), call.integers("dims") or ()
+    if not dims and len(shifts) == 1 and all(s != 0 for s in sizes):
+        count = prod(sizes, start=integer(1))
+        from_flat = reshaped([count], sizes)
+        to_flat = reshaped(sizes, [count])
+        return copied(call, source, lambda i: to_flat([Mod(from_flat(i)[0] - shifts[0], count)]))
     if len(shifts) != len(dims) or len({wrap_dim(d, len(sizes)) for d in dims}) != len(dims):
-        raise NotLoweredError("a rotation of the elements in row-major order")
+        raise NotLoweredError("several rotations along one dimension")
     by = {wrap_dim(d, len(sizes)): shift for d, shift in zip(dims, shifts, strict=True)}
 
     def access(index: Index) -> Index:
         return [Mod(x - by[d], size) if d in by and size != 0 else x for d, (x, size) in _sized(index, sizes)]
 
     return copied(call, source, access)
+
+
+def _diag_embed(call: Call) -> Sequence[SSAValue]:
+    """Put the last dimension on a diagonal of two, and zero beside it."""
+    source, offset = call.tensor("self"), call.integer("offset")
+    rank = len(sizes_of(source)) + 1
+    first, second = call.dim("dim1", rank), call.dim("dim2", rank)
+    if first == second:
+        raise NotLoweredError("a diagonal of one dimension")
+
+    def value(b: Body, index: Index) -> Value:
+        row, column = index[first], index[second]
+        on_diagonal = b.compare("eq", b.index_value(column - row), b.index_value(integer(offset)))
+        others = [x for d, x in enumerate(index) if d not in (first, second)]
+        return _load_masked(b, source, [*others, row + min(offset, 0)], on_diagonal, b.constant(0, b.element))
+
+    return gathered(call, value)
 
 
 def _repeat(call: Call) -> Sequence[SSAValue]:
@@ -248,6 +271,7 @@ LOWERINGS: dict[str, Lowering] = {
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
     "aten.constant_pad_nd.default": _pad,
+    "aten.diag_embed.default": _diag_embed,
     "aten.flip.default": _flip,
     "aten.roll.default": _roll,
     "aten.repeat.default": _repeat,
