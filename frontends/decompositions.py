@@ -74,7 +74,7 @@ FORMULAS = """
     smooth_l1_loss_backward.default soft_margin_loss_backward.default
 
     _safe_softmax.default _unsafe_masked_index.default _unsafe_masked_index_put_accumulate.default
-    _weight_norm_interface.default logsumexp.default
+    _weight_norm_interface.default
 """
 """Elementwise formulas and their gradients, losses and their gradients, and a few made of indexing, softmax or norms.
 

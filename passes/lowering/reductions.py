@@ -205,6 +205,28 @@ def mean_and_deviation(b: Body, r: Reduction, outer: Index) -> tuple[Value, Valu
     return mean, b.reduce_one("sum", r.sizes, squared)
 
 
+def _mean_and_corrected_deviation(b: Body, r: Reduction, outer: Index) -> tuple[Value, Value]:
+    """Emit the same without what the rounding of the mean does to the sum of squares.
+
+    The corrected two-pass algorithm: Chan, Golub and LeVeque, Algorithms for computing the sample variance (1983).
+    Eager sums in f64.
+    """
+
+    def element(b: Body, inner: Index) -> Value:
+        return b.load_element(r.source, r.source_index(outer, inner))
+
+    count = b.constant(as_number(r.count))
+    mean = b.div(b.reduce_one("sum", r.sizes, element), count)
+
+    def slots(b: Body, inner: Index) -> Sequence[Value]:
+        distance = b.sub(element(b, inner), mean)
+        return [distance, b.mul(distance, distance)]
+
+    rest, squares = b.reduce(["sum", "sum"], r.sizes, slots)
+    corrected = b.clamp(b.sub(squares, b.mul(rest, b.div(rest, count))), b.constant(0), None)
+    return mean, b.select(b.intrinsic("isinf", squares), squares, corrected)
+
+
 def _variance(finish: Callable[[Body, Value], Value], *, with_mean: bool = False) -> Lowering:
     """Return the lowering of the variance, or `finish` of it, and perhaps the mean."""
 
@@ -213,7 +235,7 @@ def _variance(finish: Callable[[Body, Value], Value], *, with_mean: bool = False
         correction = _correction(call)
 
         def values(b: Body, outer: Index) -> Sequence[Value]:
-            mean, squares = mean_and_deviation(b, r, outer)
+            mean, squares = _mean_and_corrected_deviation(b, r, outer)
             variance = finish(b, b.div(squares, _freedom(b, r.count, correction)))
             return [variance, mean] if with_mean else [variance]
 
@@ -254,8 +276,12 @@ def _logsumexp(call: Call) -> Sequence[SSAValue]:
         highest = b.reduce_one("max", r.sizes, load)
         # An infinite maximum would make the differences NaN.
         base = b.select(b.intrinsic("isinf", highest), b.constant(0), highest)
-        total = b.reduce_one("sum", r.sizes, lambda b, inner: b.math(math.ExpOp, b.sub(load(b, inner), base)))
-        return [b.add(b.math(math.LogOp, total), base)]
+
+        def power(b: Body, inner: Index) -> Value:
+            return b.round(b.math(math.ExpOp, b.round(b.sub(load(b, inner), base))))
+
+        total = b.round(b.reduce_one("sum", r.sizes, power))
+        return [b.add(b.round(b.math(math.LogOp, total)), base)]
 
     return reduced(call, r, element, values)
 

@@ -94,3 +94,23 @@ def test_wide_unsigned_integers_are_not_negative(dtype: torch.dtype) -> None:
 
     largest = min(torch.iinfo(dtype).max, torch.iinfo(torch.int64).max)
     assert_same(widen, torch.tensor([0, 1, largest, largest - 5], dtype=dtype))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
+def test_deviations_from_a_large_mean(offset: float, dim: int) -> None:
+    def deviations(x: Tensor) -> list[Tensor]:
+        return [x.var(dim), x.std(dim, correction=0), *torch.var_mean(x, dim)]
+
+    assert_same(deviations, torch.randn(64, 300) * (1 + offset / 1e3) + offset, rtol=1e-6, atol=1e-6)
+    assert_same(deviations, torch.full((64, 300), 0.1 + offset), atol=1e-12, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_logarithms_of_sums_round_as_eager_mode_does(dtype: torch.dtype) -> None:
+    rows = [torch.randn(40, 9), torch.full((1, 9), 2.0), torch.full((1, 9), -inf), torch.tensor(EXTREMES)[None, :9]]
+
+    def reduce(x: Tensor) -> list[Tensor]:
+        return [x.logsumexp(1), x[:41].logsumexp((0, 1), keepdim=True)]
+
+    assert_same(reduce, torch.cat(rows).to(dtype))
