@@ -13,7 +13,8 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.combiners import COMBINERS, element_type
+from tilewright.dialects.combiners import element_type
+from tilewright.dialects.loop_slots import parse_slots, print_slots, verify_slots
 
 
 @irdl_op_definition
@@ -41,38 +42,20 @@ class CombineOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        combiner = StringAttr(parser.parse_str_literal())
-        vectors = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
-        attributes = parser.parse_optional_attr_dict()
-        parser.parse_punctuation(":")
-        position = parser.pos
-        kinds = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
+        combiner, vectors, attributes = parse_slots(parser)
         parser.parse_keyword("to")
-        results = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-        operands = parser.resolve_operands(vectors, kinds, position)
+        kinds = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
         return cls.create(
-            operands=operands, result_types=results, properties={"combiner": combiner}, attributes=attributes
+            operands=vectors, result_types=kinds, properties={"combiner": combiner}, attributes=attributes
         )
 
     def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_string_literal(self.combiner.data)
-        printer.print_string(" ")
-        printer.print_list(self.inputs, printer.print_operand)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_list(self.inputs, lambda v: printer.print_attribute(v.type))
+        print_slots(printer, self.combiner, self.inputs, self.attributes)
         printer.print_string(" to ")
         printer.print_list(self.outputs, lambda v: printer.print_attribute(v.type))
 
     def verify_(self) -> None:
-        combiner = COMBINERS.get(self.combiner.data)
-        if combiner is None:
-            raise VerifyException(f"`loop.combine` has an unknown combiner `{self.combiner.data}`")
-        if len(self.inputs) != combiner.arity:
-            raise VerifyException(
-                f"`loop.combine` has {len(self.inputs)} operands, `{self.combiner.data}` has {combiner.arity} slots"
-            )
+        verify_slots(self.name, self.combiner, self.inputs)
         kinds = [v.type for v in self.inputs]
         if len({k.get_shape() for k in kinds if isinstance(k, VectorType)}) != 1:
             raise VerifyException("`loop.combine` has operands with different numbers of lanes")

@@ -13,9 +13,10 @@ from xdsl.printer import Printer
 from xdsl.traits import HasParent, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects.combiners import COMBINERS, element_type, slots_fit
+from tilewright.dialects.combiners import element_type, slots_fit
 from tilewright.dialects.loop_effects import NestEffect, PrefixEffect
 from tilewright.dialects.loop_nest import InnerLoop
+from tilewright.dialects.loop_slots import parse_slots, print_slots, verify_slots
 
 
 @irdl_op_definition
@@ -52,34 +53,15 @@ class PrefixOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        combiner = StringAttr(parser.parse_str_literal())
-        values = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
-        attributes = parser.parse_optional_attr_dict()
-        parser.parse_punctuation(":")
-        position = parser.pos
-        kinds = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
-        operands = parser.resolve_operands(values, kinds, position)
-        return cls.create(
-            operands=operands, result_types=kinds, properties={"combiner": combiner}, attributes=attributes
-        )
+        combiner, values, attributes = parse_slots(parser)
+        kinds = [v.type for v in values]
+        return cls.create(operands=values, result_types=kinds, properties={"combiner": combiner}, attributes=attributes)
 
     def print(self, printer: Printer) -> None:
-        printer.print_string(" ")
-        printer.print_string_literal(self.combiner.data)
-        printer.print_string(" ")
-        printer.print_list(self.inputs, printer.print_operand)
-        printer.print_op_attributes(self.attributes)
-        printer.print_string(" : ")
-        printer.print_list(self.inputs, lambda v: printer.print_attribute(v.type))
+        print_slots(printer, self.combiner, self.inputs, self.attributes)
 
     def verify_(self) -> None:
-        combiner = COMBINERS.get(self.combiner.data)
-        if combiner is None:
-            raise VerifyException(f"`loop.prefix` has an unknown combiner `{self.combiner.data}`")
-        if len(self.inputs) != combiner.arity:
-            raise VerifyException(
-                f"`loop.prefix` has {len(self.inputs)} operands, `{self.combiner.data}` has {combiner.arity} slots"
-            )
+        verify_slots(self.name, self.combiner, self.inputs)
         kinds = [v.type for v in self.inputs]
         if not slots_fit(self.combiner.data, [element_type(k) for k in kinds]):
             raise VerifyException(
