@@ -31,6 +31,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Begin without compiled code and statistics, from one seed, and leave no code behind."""
+    import torch
+
+    import tilewright
+
+    torch.compiler.reset()
+    tilewright.reset_compile_stats()
+    torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+    yield
+    torch.compiler.reset()
+
+
 def oversized() -> Iterator[tuple[int, str]]:
     """Yield the lines and the name of each file and function of the product that is above the guideline."""
     for file in (file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,7 @@ LENGTHS = [1, 3, 16, 1003]
 """Of positions: less than a vector, several and a tail."""
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    tilewright.reset_compile_stats()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def compiled(function: Function, *, dynamic: bool | None = None, **options: Any) -> Function:

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.adapter import compiled
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,19 +21,7 @@ import tilewright
 from tilewright.frontends.random_operators import RANDOM
 from tilewright.tools.exported import compile_exported
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    tilewright.reset_compile_stats()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-
-
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    dynamic = options.pop("dynamic", None)
-    return torch.compile(function, backend="tilewright", dynamic=dynamic, options={"strict": True, **options})
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def test_the_seed_decides() -> None:

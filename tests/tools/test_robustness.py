@@ -27,12 +27,8 @@ from tilewright.backends.llvm import runtime
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    tilewright.reset_compile_stats()
-    torch.manual_seed(0)
+def nothing_is_left_to_eager(fresh_compiler: None) -> Iterator[None]:
     yield
-    torch._dynamo.reset()
     assert tilewright.last_compile_stats()["fallbacks"] == 0
 
 

@@ -10,32 +10,19 @@ import copy
 import pickle
 import threading
 import warnings
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.adapter import compiled
 from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import tilewright
 from tilewright.tools import torch_compile
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    tilewright.reset_compile_stats()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
-
-
-def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile by the name of the entry point, with failures raised."""
-    dynamic = options.pop("dynamic", None)
-    return torch.compile(function, backend="tilewright", dynamic=dynamic, options={"strict": True, **options})
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def test_entry_point_is_found() -> None:

@@ -6,34 +6,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import pytest
 import torch
+from tests.adapter import compiled
 from torch import Tensor, nn
-
-import tilewright
 
 Run: TypeAlias = Callable[[nn.Module, Callable[..., Any]], Any]
 """Trains a model, given as a module and as what to call, and returns all that is to be compared."""
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    tilewright.reset_compile_stats()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
+def fresh(fresh_compiler: None) -> None:
+    """Each test here begins without compiled code."""
 
 
 class Trainer:
     """Compiles with failures raised, so that nothing is left to eager unseen."""
 
     def compiled(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        dynamic = options.pop("dynamic", None)
-        return torch.compile(function, backend="tilewright", dynamic=dynamic, options={"strict": True, **options})
+        return compiled(function, **options)
 
     def check(self, make: Callable[[], nn.Module], run: Run, *, tolerance: float = 2e-4, **options: Any) -> None:
         """Assert that `run` gives the same of a model in eager mode and compiled: values, dtypes and strides."""
