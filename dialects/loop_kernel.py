@@ -18,6 +18,9 @@ from tilewright.dialects.sym import ExprAttr, IntsAttr, LayoutAttr, MapAttr, fre
 from tilewright.dialects.sym_expr import DIM_NAME, Expr
 from tilewright.dialects.type_guards import is_memref
 
+DEVICE = "device"
+"""The attribute of a kernel that names the kind of device it is for, if that is not the CPU."""
+
 
 @irdl_op_definition
 class KernelOp(IRDLOperation):
@@ -25,6 +28,9 @@ class KernelOp(IRDLOperation):
 
     The buffers do not overlap. The symbols are the kernel's only free names; a caller gives each a value, as an i64
     after the buffers. So equal kernels have equal text, whatever the graph called its sizes.
+
+    A kernel for another kind of device than the CPU says so: `attributes {device = "cuda"}`. Its buffers do not, as the
+    same kernel runs on all devices of a kind.
     """
 
     name = "loop.kernel"
@@ -53,6 +59,18 @@ class KernelOp(IRDLOperation):
     @property
     def symbol_names(self) -> list[str]:
         return [s.data for s in self.symbols]
+
+    @property
+    def device(self) -> str:
+        """The kind of device that the kernel is for: `cpu`, `cuda`."""
+        found = self.attributes.get(DEVICE)
+        return found.data if isinstance(found, StringAttr) else "cpu"
+
+    @device.setter
+    def device(self, kind: str) -> None:
+        self.attributes.pop(DEVICE, None)
+        if kind != "cpu":
+            self.attributes[DEVICE] = StringAttr(kind)
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -85,6 +103,9 @@ class KernelOp(IRDLOperation):
             if not is_memref(argument.type):
                 raise VerifyException(f"`loop.kernel` takes buffers, found an argument of type {argument.type}")
             verify_layout(argument.type)
+        device = self.attributes.get(DEVICE, StringAttr("cpu"))
+        if not isinstance(device, StringAttr) or ":" in device.data:
+            raise VerifyException(f'`loop.kernel` is for a kind of device, such as "cuda", found {device}')
         names = self.symbol_names
         dims = [name for name in names if DIM_NAME.fullmatch(name)]
         if dims:

@@ -306,6 +306,15 @@ class LayoutAttr(MemRefLayoutAttr, Data[Layout]):
     def device(self) -> str:
         return self.data.device
 
+    @property
+    def device_kind(self) -> str:
+        """The device without its number: `cuda` for `cuda:0`."""
+        return self.data.device.partition(":")[0]
+
+    def on_device(self, device: str) -> LayoutAttr:
+        """Return the same layout on another device."""
+        return LayoutAttr.get(self.sizes, self.strides, self.offset, device)
+
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> Layout:
         with parser.in_angle_brackets():

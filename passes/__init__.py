@@ -23,6 +23,7 @@ PASSES: dict[str, str] = {
     "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
     "recompose-upsampling": "tilewright.passes.recompose_upsampling:RecomposeUpsamplingPass",
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
+    "retarget": "tilewright.passes.retarget:RetargetPass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }
 """For each pass name its class as `module:Class`, loaded on use."""

@@ -25,8 +25,8 @@ Each operator becomes one nest, or a view; softmax and the norms are one nest ea
 `passes/lowering/`, one file per family of operators. Eager's rounding is kept: each nest rounds its results to their
 dtype, and 16-bit floats are computed with in f32. `origin` names the operators that a nest computes.
 
-A call stays what it is where there is no lowering, or none for its arguments (complex numbers, tensors on
-another device): it will run as an ATen call. So do calls that write to an argument.
+A call stays what it is where there is no lowering, or none for its arguments (complex numbers, tensors on several
+devices or on one without kernels): it will run as an ATen call. So do calls that write to an argument.
 """
 
 from __future__ import annotations
@@ -101,17 +101,25 @@ _FAMILIES = (
 LOWERINGS: dict[str, Lowering] = {name: lower for family in _FAMILIES for name, lower in family.LOWERINGS.items()}
 """What lowers each operator, by its name with overload."""
 
+_DEVICES = frozenset({"cpu", "cuda"})
+"""The kinds of devices that kernels are made for."""
+
 
 def _fits_a_nest(op: CallOp) -> bool:
-    """Whether a call has tensors only, all on the CPU, where a nest runs, and none of them complex.
+    """Whether a call has tensors only, all on one device on which nests run, and none of them complex.
 
     The memory of a complex tensor may hold the conjugates, which only ATen knows.
     """
+    devices: set[str] = set()
     for value in (*op.operands, *op.results):
         kind = value.type
         if isinstance(kind, NoneType):
             continue  # a gradient that is not asked for
-        if not is_tensor(kind) or isinstance(kind.element_type, ComplexType) or layout_of(kind).device != "cpu":
+        if not is_tensor(kind) or isinstance(kind.element_type, ComplexType):
+            return False
+        layout = layout_of(kind)
+        devices.add(layout.device)
+        if len(devices) > 1 or layout.device_kind not in _DEVICES:
             return False
     return True
 

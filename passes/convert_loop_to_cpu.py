@@ -29,8 +29,8 @@ func.func @k0(%x : memref<?xf32, #sym.layout<[n0], [1]>>, %y : memref<?xf32, #sy
   func.return
 }
 ```
-A kernel with checks runs to its end and returns a status (`dialects/cpu_errors.py`). The host program is left alone.
-Fails on an operation with a region that is not a loop.
+A kernel with checks runs to its end and returns a status (`dialects/cpu_errors.py`). The host program and
+kernels for other devices are left alone. Fails on an operation with a region that is not a loop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from tilewright.dialects.loop import KernelOp
+from tilewright.passes.analysis.kernels import kernels_for
 from tilewright.passes.lowering_cpu.kernel import KernelLowering
 
 
@@ -56,5 +56,5 @@ class ConvertLoopToCpuPass(ModulePass):
     """The least work, in cycles of one core as estimated, that is worth waking a thread for."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in [o for o in op.walk() if isinstance(o, KernelOp)]:
+        for kernel in kernels_for(op, "cpu"):
             Rewriter.replace_op(kernel, KernelLowering(kernel, self.grain).lower(), [])

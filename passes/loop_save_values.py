@@ -55,8 +55,9 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import Pure
 
-from tilewright.dialects.loop import ForOp, KernelOp, LoadOp, Loop, NestOp, StoreOp
+from tilewright.dialects.loop import ForOp, LoadOp, Loop, NestOp, StoreOp
 from tilewright.dialects.sym_expr import Expr
+from tilewright.passes.analysis.kernels import kernels_for
 from tilewright.passes.lowering_cpu.cost import takes_long
 from tilewright.passes.lowering_cpu.index_space import IndexSpace
 from tilewright.passes.lowering_cpu.legality import is_leaf
@@ -222,9 +223,8 @@ class LoopSaveValuesPass(ModulePass):
     name = "loop-save-values"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.walk():
-            if isinstance(kernel, KernelOp):
-                for loop in [o for o in kernel.walk() if isinstance(o, (NestOp, ForOp))]:
-                    for pair in _pairs(loop.block):
-                        while pair.save():
-                            pass
+        for kernel in kernels_for(op, "cpu"):
+            for loop in [o for o in kernel.walk() if isinstance(o, (NestOp, ForOp))]:
+                for pair in _pairs(loop.block):
+                    while pair.save():
+                        pass

@@ -50,8 +50,9 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from tilewright.dialects.loop import ApplyOp, Bounds, CmpOp, ForOp, KernelOp, LoopDim, NestOp
+from tilewright.dialects.loop import ApplyOp, Bounds, CmpOp, ForOp, LoopDim, NestOp
 from tilewright.dialects.sym_expr import dim, integer
+from tilewright.passes.analysis.kernels import nests_for
 from tilewright.passes.lowering_cpu.rebuild import set_loops
 
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -145,7 +146,7 @@ class LoopSplitRangesPass(ModulePass):
     """No loop falls into more parts than this."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for nest in [n for k in op.ops if isinstance(k, KernelOp) for n in k.block.ops if isinstance(n, NestOp)]:
+        for nest in nests_for(op, "cpu"):
             for position in range(1, len(nest.loops.dims)):
                 parts = _parts(nest, position, self.shortest, self.most)
                 if len(parts) > 1:

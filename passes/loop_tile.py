@@ -41,8 +41,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from tilewright.dialects.loop import ForOp, KernelOp, LoadOp, Loop, LoopDim, NestOp, ReduceOp, StoreOp, YieldOp
+from tilewright.dialects.loop import ForOp, LoadOp, Loop, LoopDim, NestOp, ReduceOp, StoreOp, YieldOp
 from tilewright.dialects.sym_expr import Expr, Min, integer
+from tilewright.passes.analysis.kernels import nests_for
 from tilewright.passes.lowering_cpu.cost import Choice, CostModel, access_kind
 from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.kernel import PARALLEL
@@ -179,10 +180,8 @@ class LoopTilePass(ModulePass):
     """The elements that are added up one after the other, in each lane, before a new partial sum begins."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.walk():
-            if isinstance(kernel, KernelOp):
-                for nest in [o for o in kernel.block.ops if isinstance(o, NestOp)]:
-                    self._tile_nest(nest)
+        for nest in nests_for(op, "cpu"):
+            self._tile_nest(nest)
 
     def _tile_nest(self, nest: NestOp) -> None:
         if nest.lanes is not None or any(d.step != 1 or d.lower != 0 for d in nest.loops.dims):

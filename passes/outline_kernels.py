@@ -38,7 +38,8 @@ The streams of random numbers in a kernel become sizes of it, too: two layers of
 
 Buffers of a kernel do not overlap. Where a nest writes one of several views of a storage, the kernel gets the storage
 once, and the views' offsets go into the accesses. Constants that a nest takes from around it are made again inside.
-What the nest came from (`origin`) moves to the kernel.
+What the nest came from (`origin`) moves to the kernel, and so does the kind of device it runs on, where that is not the
+CPU: `attributes {device = "cuda"}`. A nest with buffers on two devices is an error.
 """
 
 from __future__ import annotations
@@ -166,10 +167,11 @@ class _Outliner:
         symbols = _symbols(exprs, sizes)
         names = {s: symbol(f"n{i}") for i, s in enumerate(symbols)}
         flat = [
-            memref_type(element, LayoutAttr.contiguous([size.xreplace(names)], layout.device))
-            for (element, layout), size in zip(kinds, sizes, strict=True)
+            memref_type(element, LayoutAttr.contiguous([size.xreplace(names)]))
+            for (element, _), size in zip(kinds, sizes, strict=True)
         ]
         kernel = loop.KernelOp.get(name, flat, [s.name for s in names.values()])
+        kernel.device = self.device([layout for _, layout in kinds])
         inside = dict(zip(parameters, kernel.buffers, strict=True))
         for op, found in exprs.items():
             operands = index_map(op)
@@ -180,6 +182,15 @@ class _Outliner:
         self.move_into(kernel, given)
         number_values(kernel)
         return kernel, host.LaunchOp.get(name, parameters, [streams.get(s, s) for s in symbols])
+
+    def device(self, layouts: Sequence[LayoutAttr]) -> str:
+        """Return the kind of the one device that all buffers are on; without buffers it is the CPU."""
+        devices = list(dict.fromkeys(layout.device for layout in layouts))
+        if len(devices) > 1:
+            raise PassFailedException(
+                f"a nest of `@{self.program.name}` has buffers on {' and '.join(devices)}, expected one device"
+            )
+        return layouts[0].device_kind if layouts else "cpu"
 
     def exprs(self, op: Operation, places: dict[SSAValue, _Place]) -> tuple[Expr, ...] | None:
         """Return the index expressions of `op`, those of loads and stores as distances; None if it has none."""

@@ -6,6 +6,7 @@ A driver runs nothing that is not here: `tilewright-opt -p '...'` with the text 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Sequence
 
 from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import parse_pipeline
@@ -44,7 +45,7 @@ _BUFFERS = (
 
 
 def _cpu(lanes: int) -> tuple[str, ...]:
-    """Kernels to structured CPU operations, for registers of `lanes` times 32 bits."""
+    """Kernels for the CPU to structured CPU operations, for registers of `lanes` times 32 bits."""
     return (
         "loop-split-ranges",
         "loop-simplify-index",  # what a part's range decides
@@ -56,12 +57,23 @@ def _cpu(lanes: int) -> tuple[str, ...]:
     )
 
 
-PIPELINES: dict[str, str] = {
-    "graph": ",".join(_GRAPH),
-    "buffers": ",".join(_BUFFERS),
-    **{f"cpu-{32 * lanes}": ",".join((*_GRAPH, *_BUFFERS, *_cpu(lanes))) for lanes in (4, 8, 16)},
-}
-"""`graph` and `buffers` are parts; `cpu-<bits>` goes from a graph to code for vector registers of that many bits."""
+_TT: tuple[str, ...] = ()
+"""Kernels for CUDA to Triton's IR; all others are left alone."""
+
+
+def _pipelines() -> Iterator[tuple[str, Sequence[str]]]:
+    yield "graph", _GRAPH
+    yield "buffers", _BUFFERS
+    yield "tt", _TT
+    for lanes in (4, 8, 16):
+        cpu = _cpu(lanes)
+        yield f"cpu-{32 * lanes}", (*_GRAPH, *_BUFFERS, *cpu)
+        yield f"cuda-{32 * lanes}", (*_GRAPH, *_BUFFERS, *_TT, *cpu)  # the CPU has kernels, too: counters of optimizers
+
+
+PIPELINES: dict[str, str] = {name: ",".join(passes) for name, passes in _pipelines()}
+"""`graph`, `buffers` and `tt` are parts. `cpu-<bits>` goes from a graph to code for vector registers of that many bits;
+`cuda-<bits>` also takes the kernels for CUDA to Triton's IR."""
 
 
 def load_passes(pipeline: str) -> list[ModulePass]:

@@ -48,7 +48,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
-from tilewright.dialects.loop import KernelOp, Loop, NestOp
+from tilewright.dialects.loop import Loop, NestOp
+from tilewright.passes.analysis.kernels import nests_for
 from tilewright.passes.lowering_cpu.cost import CostModel
 from tilewright.passes.lowering_cpu.index_space import IndexSpace
 from tilewright.passes.lowering_cpu.legality import dependents, is_leaf, why_not
@@ -76,10 +77,8 @@ class VectorizePass(ModulePass):
     """How many registers a value of a cheap loop may take, to have several operations under way at a time."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for kernel in op.walk():
-            if isinstance(kernel, KernelOp):
-                for nest in [o for o in kernel.block.ops if isinstance(o, NestOp)]:
-                    self._vectorize(nest)
+        for nest in nests_for(op, "cpu"):
+            self._vectorize(nest)
 
     def _vectorize(self, nest: NestOp) -> None:
         space = IndexSpace()

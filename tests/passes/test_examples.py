@@ -23,6 +23,7 @@ PASSES = [
     "loop-simplify-index",
     "order-writes",
     "reinplace",
+    "retarget",
 ]
 
 
