@@ -44,8 +44,8 @@ from xdsl.traits import ConstantLike
 
 from tilewright.dialects.loop import ApplyOp, ForOp, KernelOp, LoadOp, Loop, LoopDim, ReduceOp, ScanOp, StoreOp
 from tilewright.dialects.sym_expr import Expr, Symbol, exact_quotient, integer, simplify
-from tilewright.passes.lowering_cpu.index_space import IndexSpace, divisions, stride
-from tilewright.passes.lowering_cpu.rebuild import set_access, set_loops
+from tilewright.passes.analysis.index_space import IndexSpace, divisions, stride
+from tilewright.passes.rewriting.rebuild import set_access, set_loops
 
 _OUTER = sympy.Symbol("%outer", integer=True)
 _INNER = sympy.Symbol("%inner", integer=True)

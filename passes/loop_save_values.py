@@ -57,10 +57,10 @@ from xdsl.traits import Pure
 
 from tilewright.dialects.loop import ForOp, LoadOp, Loop, NestOp, StoreOp
 from tilewright.dialects.sym_expr import Expr
+from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.analysis.kernels import kernels_for
+from tilewright.passes.analysis.legality import is_leaf
 from tilewright.passes.lowering_cpu.cost import takes_long
-from tilewright.passes.lowering_cpu.index_space import IndexSpace
-from tilewright.passes.lowering_cpu.legality import is_leaf
 
 
 @dataclass(frozen=True)

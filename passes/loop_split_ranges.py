@@ -53,7 +53,7 @@ from xdsl.passes import ModulePass
 from tilewright.dialects.loop import ApplyOp, Bounds, CmpOp, ForOp, LoopDim, NestOp
 from tilewright.dialects.sym_expr import dim, integer
 from tilewright.passes.analysis.kernels import nests_for
-from tilewright.passes.lowering_cpu.rebuild import set_loops
+from tilewright.passes.rewriting.rebuild import set_loops
 
 _SWAPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 

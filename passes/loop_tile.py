@@ -43,12 +43,12 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from tilewright.dialects.loop import ForOp, LoadOp, Loop, LoopDim, NestOp, ReduceOp, StoreOp, YieldOp
 from tilewright.dialects.sym_expr import Expr, Min, integer
+from tilewright.passes.analysis.index_space import IndexSpace, stride
 from tilewright.passes.analysis.kernels import nests_for
+from tilewright.passes.analysis.legality import dependents, is_leaf, slot_groups
 from tilewright.passes.lowering_cpu.cost import Choice, CostModel, access_kind
-from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.kernel import PARALLEL
-from tilewright.passes.lowering_cpu.legality import dependents, is_leaf, slot_groups
-from tilewright.passes.lowering_cpu.rebuild import set_loops
+from tilewright.passes.rewriting.rebuild import set_loops
 
 
 def _accesses(loop: Loop) -> list[LoadOp | StoreOp]:

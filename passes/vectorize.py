@@ -49,10 +49,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from tilewright.dialects.loop import Loop, NestOp
+from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.analysis.kernels import nests_for
+from tilewright.passes.analysis.legality import dependents, is_leaf, why_not
 from tilewright.passes.lowering_cpu.cost import CostModel
-from tilewright.passes.lowering_cpu.index_space import IndexSpace
-from tilewright.passes.lowering_cpu.legality import dependents, is_leaf, why_not
 from tilewright.passes.lowering_cpu.widen import widen
 
 

@@ -13,8 +13,8 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.dialects.sym import format_expr
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, integer, provably_at_most
 from tilewright.dialects.type_guards import is_vector
+from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
-from tilewright.passes.lowering_cpu.index_space import IndexSpace
 
 
 @dataclass(frozen=True)

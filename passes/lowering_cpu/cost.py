@@ -32,8 +32,8 @@ from tilewright.dialects.loop import (
 from tilewright.dialects.sym_expr import Expr, Symbol
 from tilewright.dialects.type_guards import is_integer, is_vector
 from tilewright.passes.analysis.heavy import is_heavy
-from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
-from tilewright.passes.lowering_cpu.legality import MIN_LANES, dependents, is_leaf, slot_groups, why_not
+from tilewright.passes.analysis.index_space import IndexSpace, stride
+from tilewright.passes.analysis.legality import MIN_LANES, dependents, is_leaf, slot_groups, why_not
 
 UNKNOWN_TRIPS = 128
 """How many iterations a loop with a symbolic extent is taken to have, where little is lost if it has more."""

@@ -31,12 +31,12 @@ from tilewright.dialects.loop import (
 )
 from tilewright.dialects.sym_expr import Expr
 from tilewright.dialects.type_guards import is_float_constant, is_integer_constant, is_vector
+from tilewright.passes.analysis.index_space import IndexSpace
+from tilewright.passes.analysis.legality import is_in_scan
 from tilewright.passes.lowering_cpu.address import AddressBuilder, Lanes
 from tilewright.passes.lowering_cpu.builder import INDEX, ScopedBuilder
 from tilewright.passes.lowering_cpu.checks import CheckBuilder
 from tilewright.passes.lowering_cpu.cost import CostModel
-from tilewright.passes.lowering_cpu.index_space import IndexSpace
-from tilewright.passes.lowering_cpu.legality import is_in_scan
 from tilewright.passes.lowering_cpu.loops import Body, Carried, LoopBuilder
 from tilewright.passes.lowering_cpu.packing import Packed, PackingBuilder
 from tilewright.passes.lowering_cpu.reductions import ReductionBuilder

@@ -20,8 +20,8 @@ from tilewright.dialects.combiners import element_type
 from tilewright.dialects.cpu_transpose import TransposeOp
 from tilewright.dialects.loop import ForOp, LoadOp, StoreOp
 from tilewright.dialects.sym_expr import Expr, Symbol
+from tilewright.passes.analysis.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.address import AddressBuilder
-from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
 from tilewright.passes.lowering_cpu.loops import Carried, LoopBuilder
 
 SIDE = 8

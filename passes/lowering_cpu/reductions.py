@@ -15,9 +15,9 @@ from tilewright.dialects.combiners import COMBINERS, Emit, Slots, element_type
 from tilewright.dialects.loop import CastOp, CombineOp, Loop, ReduceOp, SelectOp
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, integer
 from tilewright.dialects.type_guards import is_vector
+from tilewright.passes.analysis.index_space import IndexSpace, stride
+from tilewright.passes.analysis.legality import slot_groups
 from tilewright.passes.lowering_cpu.address import AddressBuilder
-from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
-from tilewright.passes.lowering_cpu.legality import slot_groups
 from tilewright.passes.lowering_cpu.loops import Carried, LoopBuilder
 
 Combine = Callable[[Emit, Slots, Slots], list[SSAValue]]

@@ -13,8 +13,8 @@ from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects.loop import ForOp, Loop, NestOp, PrefixOp, ScanOp, StoreOp, layout_of
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Symbol, integer, provably_at_most
-from tilewright.passes.lowering_cpu.index_space import IndexSpace, stride
-from tilewright.passes.lowering_cpu.legality import is_leaf
+from tilewright.passes.analysis.index_space import IndexSpace, stride
+from tilewright.passes.analysis.legality import is_leaf
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from tilewright.dialects.loop import (
     StoreOp,
     YieldOp,
 )
-from tilewright.passes.lowering_cpu.index_space import IndexSpace
-from tilewright.passes.lowering_cpu.legality import slot_groups
+from tilewright.passes.analysis.index_space import IndexSpace
+from tilewright.passes.analysis.legality import slot_groups
 
 
 def widen(space: IndexSpace, loop: Loop, position: int, lanes: int) -> None:
