@@ -7,6 +7,7 @@ be shown too.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,12 +15,21 @@ from pathlib import Path
 from typing import NoReturn
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import (
+    AnyDenseElement,
+    AnyFloat,
+    DenseIntOrFPElementsAttr,
+    ModuleOp,
+    RankedStructure,
+    TensorType,
+    VectorType,
+)
 from xdsl.ir import AttributeInvT, Operation, SSAValue, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.parser.core import UnresolvedOperand
 from xdsl.utils.exceptions import ParseError, VerifyException
 
+from tilewright.dialects.type_guards import is_tensor, is_vector
 from tilewright.dialects.verifier import InvalidOperation, invalid_operations, verify_module
 
 _UNKNOWN = re.compile(r"(?:Operation |')(?P<name>[\w.$-]+)'? is not registered")
@@ -188,6 +198,8 @@ def _check_strings(source: Source) -> None:
             raise source.error("this string is not closed, or has an escape that does not exist", match.start())
 
 
+_NUMBER = re.compile(r"0[xX][0-9A-Fa-f]+|[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?)?")
+_DENSE_BITS = re.compile(r'\s*<([^<>"]*0[xX][0-9A-Fa-f]+[^<>"]*)>')
 _SHAPED_TYPE = re.compile(r'(?:tensor|memref)<[^<>"]*(?:#sym\.layout<[^<>"]*>)?>')
 
 
@@ -219,6 +231,38 @@ class _Parser(Parser):
         if kind is not None:
             self._types[match[0]] = kind
         return kind
+
+    def parse_dense_int_or_fp_elements_attr(
+        self, type: RankedStructure[AnyDenseElement] | None
+    ) -> DenseIntOrFPElementsAttr[AnyDenseElement]:
+        """Parse the numbers of a `dense` attribute; those in hexadecimal are the bits of floats, as in MLIR."""
+        start = self.pos
+        match = _DENSE_BITS.match(self.lexer.input.content, start)
+        if match is not None:
+            self._resume_from(match.end())
+            kind = type
+            if kind is None:
+                self.parse_punctuation(":")
+                kind = self.parse_type()
+            element = kind.element_type if is_tensor(kind) or is_vector(kind) else None
+            if (is_tensor(kind) or is_vector(kind)) and isinstance(element, AnyFloat):
+                numbers = [self._dense_float(word, element, start) for word in _NUMBER.findall(match[1])]
+                count = math.prod(kind.get_shape())
+                if len(numbers) not in (1, count):
+                    self.raise_error(f"found {len(numbers)} numbers in `dense`, expected {count}", start, self.pos)
+                values = numbers * count if len(numbers) == 1 else numbers
+                shaped = TensorType(element, kind.shape) if is_tensor(kind) else VectorType(element, kind.get_shape())
+                return DenseIntOrFPElementsAttr.from_list(shaped, values)
+            self._resume_from(start)
+        return super().parse_dense_int_or_fp_elements_attr(type)
+
+    def _dense_float(self, word: str, element: AnyFloat, start: int) -> float:
+        if word[:2] not in ("0x", "0X"):
+            return float(word)
+        bits = int(word, 16)
+        if bits.bit_length() > element.bitwidth:
+            self.raise_error(f"{word} has more bits than {element}", start, self.pos)
+        return next(element.iter_unpack(bits.to_bytes(element.compile_time_size, "little")))
 
     def resolve_operand(self, operand: UnresolvedOperand, type: AttributeInvT) -> SSAValue[AttributeInvT]:
         name = operand.operand_name

@@ -1,7 +1,7 @@
 """What the tools know: our dialects, passes and the `.ir` frontend, each imported when it is first used.
 
 xDSL's own tools find `UNIVERSE` by entry point, so `xdsl-opt` reads our files too. It tolerates no name twice, and our
-`canonicalize` is not xDSL's: passes whose name xDSL has are ours in `tilewright-opt` alone.
+`canonicalize` is not xDSL's: passes and dialects whose name xDSL has are ours in `tilewright-opt` alone.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from xdsl.utils.frontend import Frontend
 from tilewright.passes import PASSES
 
 DIALECTS = {
+    "arith": "tilewright.dialects.arith_tensor:Arith",
     "aten": "tilewright.dialects.aten:Aten",
     "cpu": "tilewright.dialects.cpu:Cpu",
     "host": "tilewright.dialects.host:Host",
     "loop": "tilewright.dialects.loop:LoopDialect",
     "sym": "tilewright.dialects.sym:Sym",
+    "tt": "tilewright.dialects.tt:Tt",
 }
-"""For each dialect of ours its object as `module:name`."""
+"""For each dialect of ours its object as `module:name`; `arith` is xDSL's with more types."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def make_context() -> Context:
 
 
 UNIVERSE = Universe(
-    all_dialects=our_dialects(),
+    all_dialects={name: load for name, load in our_dialects().items() if name not in get_all_dialects()},
     all_passes={name: load for name, load in our_passes().items() if name not in get_all_passes()},
     all_frontends={"ir": _ir_frontend},
 )

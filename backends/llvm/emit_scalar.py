@@ -24,6 +24,7 @@ from tilewright.backends.llvm.types import (
     llvm_type,
     suffix,
 )
+from tilewright.dialects.arith_tensor import REPLACED
 from tilewright.dialects.cpu_random import RandomOp as RandomRunOp
 from tilewright.dialects.loop_random import RandomOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp, like
@@ -107,6 +108,7 @@ _CONVERT: dict[type[Operation], str] = {
     arith.TruncIOp: "trunc",
     arith.BitcastOp: "bitcast",
 }
+_CONVERT.update({ours: _CONVERT[theirs] for theirs, ours in REPLACED.items() if theirs in _CONVERT})
 _RESIZE = (arith.ExtFOp, arith.TruncFOp)
 _CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 _CMPF = (
@@ -337,8 +339,18 @@ EMITTERS: dict[type[Operation], Emit] = {
     RandomRunOp: emit_random_run,
 }
 """The operations with one result that this file has code for."""
+EMITTERS.update({ours: EMITTERS[theirs] for theirs, ours in REPLACED.items()})
 
 MOVES = frozenset(
-    {arith.ConstantOp, arith.SelectOp, arith.BitcastOp, vector.BroadcastOp, CastOp, SelectOp, *_RESIZE},
+    {
+        arith.ConstantOp,
+        arith.SelectOp,
+        REPLACED[arith.SelectOp],
+        arith.BitcastOp,
+        vector.BroadcastOp,
+        CastOp,
+        SelectOp,
+        *_RESIZE,
+    },
 )
 """The operations of `EMITTERS` that take or give bf16."""

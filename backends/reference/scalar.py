@@ -18,6 +18,7 @@ from tilewright.backends.reference.dtypes import register_dtype
 from tilewright.backends.reference.errors import check_failure, failure
 from tilewright.backends.reference.frame import Frame, execute, lanes_of
 from tilewright.dialects import loop
+from tilewright.dialects.arith_tensor import REPLACED
 from tilewright.dialects.type_guards import is_vector
 
 Function = Callable[..., Tensor]
@@ -92,6 +93,7 @@ _ELEMENTWISE: dict[type[Operation], Function] = {
     vector.FMAOp: f.fused_multiply_add,
 }
 """The operations that are one function of their operands, element by element."""
+_ELEMENTWISE.update({ours: _ELEMENTWISE[theirs] for theirs, ours in REPLACED.items() if theirs in _ELEMENTWISE})
 
 
 def _elementwise(op: Operation, frame: Frame) -> None:
@@ -217,6 +219,7 @@ _CONVERSIONS: dict[type[Operation], Callable[[Tensor, torch.dtype], Tensor]] = {
     arith.BitcastOp: Tensor.view,
 }
 """The operations that turn a value into another type."""
+_CONVERSIONS.update({ours: _CONVERSIONS[theirs] for theirs, ours in REPLACED.items() if theirs in _CONVERSIONS})
 
 
 def _convert(op: Operation, frame: Frame) -> None:
