@@ -15,7 +15,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects import host, loop
+from tilewright.dialects import host, loop, tt
 from tilewright.dialects.verifier import verify_module
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def callees(module: ModuleOp, *, with_launched: bool = False) -> list[str]:
     return [
         op.sym_name.data
         for op in module.ops
-        if isinstance(op, loop.KernelOp) or (isinstance(op, FuncOp) and not op.is_declaration)
+        if isinstance(op, (loop.KernelOp, tt.FuncOp)) or (isinstance(op, FuncOp) and not op.is_declaration)
         if op.sym_name.data not in launched
     ]
 

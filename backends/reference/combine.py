@@ -12,6 +12,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from tilewright.backends.reference.dtypes import register_dtype
 from tilewright.backends.reference.frame import Frame, Space, execute
+from tilewright.backends.reference.functions import broadcast
 from tilewright.dialects.combiners import COMBINERS, element_type
 from tilewright.dialects.type_guards import is_vector
 
@@ -61,7 +62,7 @@ class Combination:
         Neighbours are combined first, and `init` last, as the earlier part; with `ordered`, it goes from the first
         to the last.
         """
-        slots = _of_one_shape(slots)
+        slots = broadcast(*slots)
         length = slots[0].shape[axis]
         empty = [n.expand(*t.shape[:axis], 1, *t.shape[axis + 1 :]) for n, t in zip(self.identity, slots, strict=True)]
         if ordered:
@@ -79,12 +80,6 @@ class Combination:
             length -= pairs
         total = [t.select(axis, 0) for t in current]
         return self.combine(init, total) if init else total
-
-
-def _of_one_shape(slots: Slots) -> Slots:
-    """Expand slots of the same number of dims, which differ where one of them is the same in all iterations."""
-    shape = [next((n for n in sizes if n != 1), 1) for sizes in zip(*(t.shape for t in slots), strict=True)]
-    return [t.expand(shape) for t in slots]
 
 
 def _every_second(slot: Tensor, axis: int, first: int, count: int) -> Tensor:

@@ -1,21 +1,17 @@
-"""The `cpu` dialect and `scf`: executed one iteration after another, on registers of a single value or vector."""
+"""The `cpu` dialect, on registers of a single value or vector."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
-from xdsl.dialects import memref, scf
-from xdsl.ir import Block, SSAValue
+from xdsl.dialects import memref
+from xdsl.ir import SSAValue
 
 from tilewright.backends.reference import memory
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.combine import combination
-from tilewright.backends.reference.dtypes import memory_dtype_of, register_dtype
-from tilewright.backends.reference.errors import failure
-from tilewright.backends.reference.frame import Frame, Value, execute, lanes_of, run_block
-from tilewright.backends.reference.functions import constant
+from tilewright.backends.reference.dtypes import memory_dtype_of
+from tilewright.backends.reference.frame import Frame, execute, lanes_of, run_block
 from tilewright.dialects import cpu
 from tilewright.dialects.cpu_transpose import TransposeOp
 
@@ -32,44 +28,6 @@ def _(op: cpu.ParallelOp, frame: Frame) -> None:
         for argument, bound in zip(op.block.args, (begin, min(begin + length, extent)), strict=True):
             frame.set(argument, torch.tensor(bound))
         run_block(op.block, frame)
-
-
-def _run(block: Block, arguments: Sequence[Value], frame: Frame) -> list[Value]:
-    """Execute a block that ends with `scf.yield`; return what it yields."""
-    for argument, value in zip(block.args, arguments, strict=True):
-        frame.set(argument, value)
-    run_block(block, frame)
-    terminator = block.last_op
-    assert isinstance(terminator, scf.YieldOp)
-    return [frame.content(v) for v in terminator.arguments]
-
-
-@execute.register
-def _(op: scf.ForOp, frame: Frame) -> None:
-    lower, upper, step = (frame.integer(v) for v in (op.lb, op.ub, op.step))
-    if step < 1:
-        raise failure(op, f"has a step of {step}, expected at least one")
-    carried = [frame.content(v) for v in op.iter_args]
-    for position in range(lower, upper, step):
-        carried = _run(op.body.block, [constant(position, register_dtype(op.body.block.args[0].type)), *carried], frame)
-    _set_all(op.results, carried, frame)
-
-
-@execute.register
-def _(op: scf.IfOp, frame: Frame) -> None:
-    region = op.true_region if frame.integer(op.cond) else op.false_region
-    if region.blocks:
-        _set_all(op.results, _run(region.block, [], frame), frame)
-
-
-@execute.register
-def _(op: scf.YieldOp, frame: Frame) -> None:
-    pass  # The operation around it takes the values.
-
-
-def _set_all(results: Sequence[SSAValue], values: Sequence[Value], frame: Frame) -> None:
-    for result, value in zip(results, values, strict=True):
-        frame.set(result, value)
 
 
 def _offsets(offset: SSAValue, value: SSAValue, frame: Frame) -> Tensor:

@@ -71,8 +71,11 @@ def memory_dtype_of(value: SSAValue) -> torch.dtype:
 
 
 def register_dtype(kind: Attribute) -> torch.dtype:
-    """Return the dtype of a value of type `kind`, a scalar or a vector: integers are signed, an index has 64 bits."""
-    return as_signed(memory_dtype(element_type(kind)))
+    """Return the dtype of a value of type `kind`, a scalar, vector or tensor.
+
+    Integers are signed, an index has 64 bits.
+    """
+    return as_signed(memory_dtype(kind.element_type if is_tensor(kind) else element_type(kind)))
 
 
 def as_signed(dtype: torch.dtype) -> torch.dtype:

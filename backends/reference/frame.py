@@ -2,12 +2,13 @@
 
 A scalar inside loops is one tensor that holds its value in every iteration. Its dims are the loops around its
 definition, outermost first, of size one where the value is the same in all iterations; so a value from an outer loop is
-used in an inner one by adding dims of size one behind. A vector has its lanes as one more dim, the last.
+used in an inner one by adding dims of size one behind. A vector has its lanes as one more dim, the last, and a tensor
+of a kernel for a GPU its own dims; there the one dim in front is that of the programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
@@ -18,12 +19,13 @@ from xdsl.ir import Block, Operation, SSAValue
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.errors import ExecutionError, failure
 from tilewright.backends.reference.expressions import Number, evaluate, evaluate_int
+from tilewright.backends.reference.pointers import Pointers, Programs
 from tilewright.backends.reference.races import AccessLog
 from tilewright.dialects.sym_expr import Expr, Symbol, dim
-from tilewright.dialects.type_guards import is_vector
+from tilewright.dialects.type_guards import is_tensor, is_vector
 
-Value = Tensor | Buffer | None
-"""A register, memory, or an undefined optional result."""
+Value = Tensor | Buffer | Pointers | None
+"""A register, memory, addresses in it, or an undefined optional result."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,10 @@ class Frame:
     """Where the accesses of the nest around this place are recorded."""
     prefixes: dict[Operation, list[Tensor]] | None = None
     """In a scan, what each prefix was in the iteration before; None outside of one."""
+    programs: Programs | None = None
+    """The programs of a kernel for a GPU that run at once, along the first dim of every register."""
+    before: Callable[[Operation, Frame], None] | None = None
+    """What is called before each operation is executed."""
 
     def inside(self, space: Space) -> Frame:
         """Return this frame inside more loops; values are shared."""
@@ -79,15 +85,25 @@ class Frame:
         return content
 
     def register(self, value: SSAValue) -> Tensor:
-        """Return a register with the dims of this place, and one for lanes behind if it is a vector."""
+        """Return a register with the dims of this place, and those of a vector or tensor behind."""
         content = self.content(value)
         assert isinstance(content, Tensor)
-        return aligned(content, self.space.depth, is_vector(value.type))
+        return aligned(content, self.space.depth, len(lanes_of(value)))
+
+    def pointers(self, value: SSAValue) -> Pointers:
+        """Return addresses, with dims as `register` has them."""
+        content = self.content(value)
+        assert isinstance(content, Pointers)
+        return content.map(lambda offsets: aligned(offsets, self.space.depth, len(lanes_of(value))))
 
     def registers(self, values: Sequence[SSAValue], lanes: bool) -> list[Tensor]:
         """Return registers that broadcast together; if `lanes`, scalars have a dim for them too."""
         found = [self.register(v) for v in values]
         return [t[..., None] if lanes and not is_vector(v.type) else t for t, v in zip(found, values, strict=True)]
+
+    def operand(self, value: SSAValue) -> Tensor | Pointers:
+        """Return a register or addresses."""
+        return self.pointers(value) if isinstance(self.content(value), Pointers) else self.register(value)
 
     def integer(self, value: SSAValue) -> int:
         """Return a register that is the same in all iterations, as an int."""
@@ -110,12 +126,13 @@ class Frame:
 
 
 def lanes_of(value: SSAValue) -> tuple[int, ...]:
-    """Return the shape of a vector; of a scalar, nothing."""
-    return value.type.get_shape() if is_vector(value.type) else ()
+    """Return the shape of a vector or tensor; of a scalar, nothing."""
+    kind = value.type
+    return kind.get_shape() if is_vector(kind) or is_tensor(kind) else ()
 
 
-def aligned(register: Tensor, depth: int, lanes: bool = False) -> Tensor:
-    """Return a register with `depth` dims for loops, and its lanes behind."""
+def aligned(register: Tensor, depth: int, lanes: int = 0) -> Tensor:
+    """Return a register with `depth` dims for loops, and its `lanes` dims behind."""
     missing = depth + lanes - register.ndim
     if missing == 0:
         return register
@@ -126,6 +143,8 @@ def aligned(register: Tensor, depth: int, lanes: bool = False) -> Tensor:
 def run_block(block: Block, frame: Frame) -> None:
     """Execute the operations of a block in order."""
     for op in block.ops:
+        if frame.before is not None:
+            frame.before(op, frame)
         execute(op, frame)
 
 

@@ -29,6 +29,12 @@ def constant(value: float | int, dtype: torch.dtype) -> Tensor:
     return torch.tensor(wrapped, dtype=torch.int64).to(dtype)
 
 
+def broadcast(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors of the same number of dims, which differ where one of them has size one, in one shape."""
+    shape = [next((n for n in sizes if n != 1), 1) for sizes in zip(*(t.shape for t in tensors), strict=True)]
+    return [t.expand(shape) for t in tensors]
+
+
 def zero_extended(value: Tensor) -> Tensor:
     """Return unsigned integers of fewer than 64 bits as int64."""
     if value.dtype == torch.bool:
@@ -152,8 +158,9 @@ def integer_power(a: Tensor, exponent: Tensor) -> Tensor:
 
 def round_half_away(x: Tensor) -> Tensor:
     """Round to the nearest integer, halves away from zero."""
-    whole = x.trunc()
-    return whole + torch.where((x - whole).abs() >= 0.5, torch.copysign(torch.ones_like(x), x), 0).to(x.dtype)
+    size = x.abs()
+    whole = size.trunc()
+    return torch.copysign(whole + (size - whole >= 0.5).to(x.dtype), x)
 
 
 def fused_multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -221,3 +228,31 @@ def convert_from_signed(value: Tensor, dtype: torch.dtype) -> Tensor:
 def truncate(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Keep the low bits of integers."""
     return (value & 1).to(torch.bool) if dtype == torch.bool else value.to(dtype)
+
+
+def multiply_high(a: Tensor, b: Tensor) -> Tensor:
+    """Return the upper half of the product of unsigned integers."""
+    bits = 8 * a.itemsize
+    if bits < 64:
+        product = zero_extended(a) * zero_extended(b)
+        return (product >> bits).to(a.dtype)
+    # By halves of 32 bits; no sum of these three is above 64 bits.
+    (a_high, a_low), (b_high, b_low) = ((_upper(x), x & _LOWER) for x in (a, b))
+    low = a_low * b_low
+    first = a_high * b_low + _upper(low)
+    second = a_low * b_high + (first & _LOWER)
+    return a_high * b_high + _upper(first) + _upper(second)
+
+
+_LOWER = (1 << 32) - 1
+
+
+def _upper(x: Tensor) -> Tensor:
+    return (x >> 32) & _LOWER
+
+
+def rounded_to_tf32(x: Tensor) -> Tensor:
+    """Return floats with the 10 bits of mantissa that tensor cores read, the nearest, halves away from zero."""
+    bits = x.contiguous().view(torch.int32)
+    rounded = ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+    return torch.where(x.isfinite(), rounded, x)

@@ -1,4 +1,4 @@
-"""The `host` dialect, and kernels in the form of the `loop` dialect or as functions of CPU operations."""
+"""The `host` dialect, and kernels: in the form of the `loop` dialect, as functions of CPU operations, or for a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.dtypes import memory_dtype_of
 from tilewright.backends.reference.errors import ExecutionError, check_failure, failure
 from tilewright.backends.reference.frame import Frame, execute, run_block
-from tilewright.dialects import host, loop
+from tilewright.backends.reference.tt_launch import run_programs
+from tilewright.dialects import host, loop, tt
 from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym_expr import symbol
@@ -56,6 +57,8 @@ def _(op: host.LaunchOp, frame: Frame) -> None:
             run_kernel(kernel, buffers, sizes, frame)
         elif isinstance(kernel, func.FuncOp):
             _run_kernel_function(kernel, buffers, sizes, frame)
+        elif isinstance(kernel, tt.FuncOp):
+            run_programs(kernel, buffers, sizes, frame, aligned=False)
         else:
             raise failure(op, "expected the name of a kernel")
     except ExecutionError as error:

@@ -18,7 +18,8 @@ from tilewright.backends.reference.buffers import span
 from tilewright.backends.reference.dtypes import memory_dtype
 from tilewright.backends.reference.errors import ExecutionError
 from tilewright.backends.reference.expressions import evaluate_int
-from tilewright.backends.reference.interpreter import Input, find_callee
+from tilewright.backends.reference.interpreter import Callee, Input, find_callee
+from tilewright.dialects import tt
 from tilewright.dialects.loop import KernelOp, layout_of
 from tilewright.dialects.sym import LayoutAttr, SymbolAttr, free_symbols
 from tilewright.dialects.sym_expr import Symbol, symbol
@@ -47,6 +48,8 @@ class InputSpec:
 def make_inputs(module: ModuleOp, name: str, spec: InputSpec) -> list[Input]:
     """Return inputs that fit the types of a function's arguments, or of a kernel's buffers and symbols."""
     callee = find_callee(module, name)
+    if isinstance(callee, tt.FuncOp):
+        raise ExecutionError(f"kernel `@{name}` takes pointers, which do not say how much memory to make up")
     sizes = symbol_values(callee, spec.symbols)
     numbers = {n: sizes[s] for s, n in _symbol_arguments(callee).items()}
     generator = torch.Generator()
@@ -156,7 +159,7 @@ def load_constants(path: str, module: ModuleOp, name: str) -> list[Tensor]:
     return constants
 
 
-def constant_names(callee: func.FuncOp | KernelOp) -> list[str]:
+def constant_names(callee: Callee) -> list[str]:
     """Return the names of a function's last arguments, where they are constants."""
     names = callee.attributes.get("aten.constants")
     return [n.data for n in names.data if isinstance(n, StringAttr)] if names is not None and is_array(names) else []

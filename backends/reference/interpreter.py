@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,19 +11,21 @@ from xdsl.dialects import func
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, ModuleOp, NoneType
 from xdsl.ir import Attribute, Block, SSAValue
 
-from tilewright.backends.reference import access, cpu, host, loop, random, scalar
+from tilewright.backends.reference import access, control, cpu, host, loop, random, scalar, tt, tt_regions
 from tilewright.backends.reference.aten import same_strides
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.dtypes import memory_dtype, register_dtype
 from tilewright.backends.reference.errors import ExecutionError
 from tilewright.backends.reference.frame import Frame, execute, run_block
 from tilewright.backends.reference.functions import constant
+from tilewright.backends.reference.tt_launch import run_programs
+from tilewright.dialects import tt as tt_dialect
 from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop import KernelOp, layout_of
 from tilewright.dialects.sym_expr import Symbol, symbol
 from tilewright.dialects.type_guards import is_integer, is_memref, is_tensor
 
-EXECUTED = (access, cpu, host, loop, random, scalar)
+EXECUTED = (access, control, cpu, host, loop, random, scalar, tt, tt_regions)
 """The modules that are imported for the operations they register with `execute`."""
 
 Input = Tensor | int
@@ -40,6 +43,9 @@ def run_function(
     an `IndexError` or `RuntimeError` too where a check of the program fails.
     """
     callee = find_callee(module, name)
+    if isinstance(callee, tt_dialect.FuncOp):
+        _run_programs(callee, inputs, Frame(module, {}))
+        return []
     values = {symbol(n): v for n, v in (symbols or {}).items()}
     block = callee.body.block
     given = list(inputs)
@@ -64,12 +70,29 @@ def run_function(
         return [_output(number, value, frame) for number, value in enumerate(_returned(block))]
 
 
-def find_callee(module: ModuleOp, name: str) -> func.FuncOp | KernelOp:
+def _run_programs(kernel: tt_dialect.FuncOp, inputs: Sequence[Input], frame: Frame) -> None:
+    """Run a kernel for a GPU, its sizes behind its buffers. Each buffer reaches from its first element to its last."""
+    buffers = [Buffer(value.detach()) for value in inputs if isinstance(value, Tensor)]
+    sizes = [value for value in inputs[len(buffers) :] if isinstance(value, int)]
+    if len(buffers) + len(sizes) != len(inputs):
+        raise ExecutionError("a kernel takes tensors, then integers")
+    try:
+        with torch.no_grad():
+            run_programs(kernel, buffers, sizes, frame, aligned=True)
+    except ExecutionError as error:
+        error.kernel = kernel.sym_name.data
+        raise
+
+
+Callee: TypeAlias = func.FuncOp | KernelOp | tt_dialect.FuncOp
+
+
+def find_callee(module: ModuleOp, name: str) -> Callee:
     """Return the function or kernel called `name`. Raises `ExecutionError` if the module has none with a body."""
     callees = {
         op.sym_name.data: op
         for op in module.ops
-        if isinstance(op, KernelOp) or (isinstance(op, func.FuncOp) and not op.is_declaration)
+        if isinstance(op, (KernelOp, tt_dialect.FuncOp)) or (isinstance(op, func.FuncOp) and not op.is_declaration)
     }
     if name not in callees:
         known = ", ".join(f"`@{n}`" for n in callees)
@@ -139,6 +162,7 @@ def _output(number: int, value: SSAValue, frame: Frame) -> Output:
         return None
     if isinstance(content, Tensor):
         return int(content)
+    assert isinstance(content, Buffer)
     missing = content.first_unwritten()
     if missing is not None:
         raise ExecutionError(f"element {list(missing)} of result {number} was never stored")

@@ -17,6 +17,7 @@ from tilewright.backends.reference import functions as f
 from tilewright.backends.reference.dtypes import register_dtype
 from tilewright.backends.reference.errors import check_failure, failure
 from tilewright.backends.reference.frame import Frame, execute, lanes_of
+from tilewright.backends.reference.pointers import Pointers
 from tilewright.dialects import loop
 from tilewright.dialects.arith_tensor import REPLACED
 from tilewright.dialects.type_guards import is_vector
@@ -53,7 +54,6 @@ _ELEMENTWISE: dict[type[Operation], Function] = {
     arith.ShLIOp: f.shift_left,
     arith.ShRSIOp: f.shift_right,
     arith.ShRUIOp: f.shift_right_unsigned,
-    arith.SelectOp: torch.where,
     loop.SelectOp: torch.where,
     math.AbsFOp: torch.abs,
     math.AbsIOp: torch.abs,
@@ -112,7 +112,8 @@ def _(op: arith.ConstantOp, frame: Frame) -> None:
             frame.set(op.result, f.constant(attribute.value.data, dtype))
         case DenseIntOrFPElementsAttr() as dense:
             numbers = [f.constant(n, dtype) for n in dense.get_values() if not isinstance(n, tuple)]
-            value = numbers[0].expand(lanes_of(op.result)) if len(numbers) == 1 else torch.stack(numbers)
+            shape = lanes_of(op.result)
+            value = numbers[0].expand(shape) if len(numbers) == 1 else torch.stack(numbers).reshape(shape)
             frame.set(op.result, value)
         case _:
             raise failure(op, "expected a number or a list of numbers")
@@ -171,6 +172,22 @@ _COMPARISONS: dict[str, Function] = {
     "gt": torch.gt,
     "ge": torch.ge,
 }
+
+
+@execute.register
+def _(op: arith.SelectOp, frame: Frame) -> None:
+    condition = frame.register(op.cond)
+
+    def select(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(condition.reshape(*condition.shape, *(1,) * (a.ndim - condition.ndim)), a, b)
+
+    match frame.operand(op.lhs), frame.operand(op.rhs):
+        case Pointers() as value, Pointers() as other:
+            frame.set(op.result, value.joined(other, select))
+        case Tensor() as value, Tensor() as other:
+            frame.set(op.result, select(value, other))
+        case _:
+            raise AssertionError("both have one type")
 
 
 @execute.register

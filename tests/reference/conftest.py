@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 from xdsl.context import Context
-from xdsl.dialects import arith, builtin, func, math, scf, vector
+from xdsl.dialects import builtin, func, math, scf, vector
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
 from tilewright.backends.reference import run_function
-from tilewright.dialects import aten, cpu, host, loop, sym
+from tilewright.dialects import arith_tensor, aten, cpu, host, loop, sym, tt
 from tilewright.dialects.verifier import verify_module
 
 DIALECTS = (
     builtin.Builtin,
-    arith.Arith,
+    arith_tensor.Arith,
     math.Math,
     func.Func,
     vector.Vector,
@@ -29,6 +29,7 @@ DIALECTS = (
     loop.LoopDialect,
     host.Host,
     cpu.Cpu,
+    tt.Tt,
 )
 
 
