@@ -2,7 +2,7 @@
 
 PyTorch promises this interface to be stable, but it grows from release to release, so each function is looked for
 before it is used. `libtorch_cpu` also brings SLEEF's vector math and the OpenMP runtime whose threads eager uses; these
-two are not promised, hence `Capabilities`.
+two are not promised, hence `Capabilities`. What concerns CUDA is in a library of its own, which PyTorch may lack.
 """
 
 import ctypes
@@ -28,9 +28,15 @@ def _torch_library() -> ctypes.CDLL:
 
 
 @cache
+def _cuda_library() -> ctypes.CDLL | None:
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
+    return ctypes.CDLL(str(path)) if path.exists() else None
+
+
+@cache
 def torch_symbol(name: str) -> int | None:
     """Return the address of a function of PyTorch or of a library that it loads, or None if there is none."""
-    function = getattr(_torch_library(), name, None)
+    function = getattr(_torch_library(), name, None) or getattr(_cuda_library(), name, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
@@ -92,6 +98,8 @@ class Capabilities:
     """Ranges for the profiler."""
     thread_count: bool
     """`torch_get_num_threads`, which makes the calling thread take over `torch.set_num_threads`."""
+    cuda: bool
+    """A device guard and the current stream; else there are no programs with kernels on CUDA devices."""
 
 
 @cache
@@ -108,6 +116,7 @@ def capabilities() -> Capabilities:
         error_text=have("torch_exception_get_what_without_backtrace"),
         record_function=have("aoti_record_function_start", "aoti_record_function_end"),
         thread_count=have("torch_get_num_threads"),
+        cuda=have("aoti_torch_get_current_cuda_stream", "aoti_torch_create_cuda_guard", "aoti_torch_delete_cuda_guard"),
     )
 
 

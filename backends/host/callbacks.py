@@ -15,22 +15,26 @@ from torch import Tensor
 from xdsl.dialects.builtin import NoneType
 from xdsl.ir import SSAValue
 
+from tilewright.backends.cuda import kernel as cuda
 from tilewright.backends.host.abi import dtype_of, last_error_text, torch_function
 from tilewright.backends.host.arguments import Value, argument_values, fill_in, find_operator
-from tilewright.backends.host.emit_llvm import (
-    CallSite,
-    InputSite,
-    KernelSite,
-    MemorySite,
-    NativeProgram,
-    RankSite,
-    Reason,
-)
+from tilewright.backends.host.emit_llvm import NativeProgram
 from tilewright.backends.host.entry import delete_handle, new_handle, take_tensor
 from tilewright.backends.host.expressions import evaluate
 from tilewright.backends.host.frame import Frame
 from tilewright.backends.host.plan import element_type, is_buffer, layout
 from tilewright.backends.host.python_support import Shape, conform, input_error, rank_error
+from tilewright.backends.host.sites import (
+    CallSite,
+    DeviceSite,
+    InputSite,
+    KernelSite,
+    LaunchSite,
+    MemorySite,
+    RankSite,
+    Reason,
+    VariantSite,
+)
 from tilewright.backends.host.torch_internals import Overload
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.cpu_errors import exception_of
@@ -43,7 +47,9 @@ _Signature = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ct
 class Callbacks:
     """The Python side of one native program; several threads may be in it at once."""
 
-    def __init__(self, native: NativeProgram):
+    def __init__(self, native: NativeProgram, kernels: Mapping[str, cuda.Kernel]):
+        """`kernels` are those that the program launches on a CUDA device."""
+        self._kernels = kernels
         self._frame = native.frame
         self._sites = native.sites
         self._slots_type = ctypes.c_void_p * native.frame.num_slots
@@ -75,8 +81,16 @@ class Callbacks:
                     raise moment.input_error(site)
                 case RankSite(argument, position):
                     raise rank_error(moment.tensor(argument), position, len(layout(argument).sizes))
+                case MemorySite(host.AllocOp() as op):
+                    moment.allocate(op.result)
                 case MemorySite(op):
                     raise RuntimeError(text or f"`{op.name}` cannot make {op.results[0].type}")
+                case DeviceSite(device):
+                    raise RuntimeError(text or f"cannot run kernels on {device}")
+                case VariantSite(kernel):
+                    self._kernels[kernel].provide(aligned=False)
+                case LaunchSite(kernel):
+                    raise self._kernels[kernel].error(reason)
                 case KernelSite(errors):
                     raise exception_of(errors, reason)
                 case CallSite(call):
@@ -158,6 +172,12 @@ class _Moment:
             self.slots[slot] = result
         if old is not None:
             delete_handle(old)
+
+    def allocate(self, value: SSAValue) -> None:
+        """Make a buffer after all, which raises eager's exception, or else find memory that has become free."""
+        shape = shape_of_type(value, self.sizes())
+        made = torch.empty_strided(shape.sizes, shape.strides, dtype=shape.dtype, device=layout(value).device)
+        self.slots[self.frame.slots[value]] = new_handle(made)
 
     def input_error(self, site: InputSite) -> Exception:
         """Return the exception for an input that is not what the program was compiled for."""

@@ -129,7 +129,7 @@ def _stable(text: FunctionText, argument: Argument, value: Value, operands: Sequ
     """Return an argument as the dispatcher has it: 64 bits that hold the value or point to it."""
     kind = argument.kind
     if value is None:
-        return "0"
+        return "0" if kind.optional or kind.element is not Element.TENSOR else _undefined(text)
     if not kind.is_list:
         bits = _stable_scalar(text, kind.element, value, operands)
         return _box(text, bits) if kind.optional else bits
@@ -181,6 +181,13 @@ def _retain(text: FunctionText, slot: str) -> str:
     """Return a new handle, as an integer, to the tensor in a slot."""
     text.use(RETAIN)
     return text.value(f"call i64 @retain(ptr {_load(text, slot)})")
+
+
+def _undefined(text: FunctionText) -> str:
+    """Return a new handle, as an integer, of no tensor: how a schema's `Tensor` that is not optional is left out."""
+    place = text.stored([])
+    text.call("i32", "aoti_torch_new_uninitialized_tensor", [f"ptr {place}"])
+    return text.value(f"load i64, ptr {place}")
 
 
 def _box(text: FunctionText, bits: str) -> str:

@@ -7,75 +7,33 @@ to clear.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import singledispatchmethod
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.backends.cuda.kernel import ALIGNMENT
 from tilewright.backends.host.abi import capabilities, device_code, dtype_code, dtype_of
 from tilewright.backends.host.emit_calls import emit_dispatcher, emit_shim
+from tilewright.backends.host.emit_cuda import KERNEL_PREFIX, CudaText
 from tilewright.backends.host.frame import Frame, make_frame
-from tilewright.backends.host.helpers import CONFORMS, RETYPE
+from tilewright.backends.host.helpers import CONFORMS, IS_ON, RETYPE
 from tilewright.backends.host.llvm_text import FunctionText
-from tilewright.backends.host.plan import HostPlan, byte_offset, element_type, is_buffer, layout
-from tilewright.backends.host.routes import CallbackRoute, DispatcherRoute, Route, ShimRoute, choose_route
+from tilewright.backends.host.plan import CPU, HostPlan, byte_offset, element_type, is_buffer, layout, may_be_elsewhere
+from tilewright.backends.host.routes import CallbackRoute, DispatcherRoute, ShimRoute, choose_route
+from tilewright.backends.host.sites import (
+    CallSite,
+    DeviceSite,
+    InputSite,
+    KernelSite,
+    LaunchSite,
+    MemorySite,
+    RankSite,
+    Reason,
+    Site,
+    VariantSite,
+)
 from tilewright.dialects import host
-
-KERNEL_PREFIX = "kernel."
-"""What goes before a kernel's name in the symbols of a program, so that no kernel hides a function of PyTorch."""
-
-
-class Reason(IntEnum):
-    """Why a program calls back."""
-
-    RUN = 0
-    """The call can only be made in Python."""
-    FAILED = 1
-    """PyTorch returned an error."""
-    CONFORM = 2
-    """A result has not the layout that the program was compiled for."""
-
-
-@dataclass(frozen=True)
-class InputSite:
-    """The check of an input."""
-
-    argument: SSAValue
-    number: int
-
-
-@dataclass(frozen=True)
-class RankSite:
-    """The check that an input has as many dimensions as its type, before sizes are read from it."""
-
-    argument: SSAValue
-    number: int
-
-
-@dataclass(frozen=True)
-class MemorySite:
-    """The making of a buffer or of a view."""
-
-    op: Operation
-
-
-@dataclass(frozen=True)
-class CallSite:
-    """The call of an operator."""
-
-    call: host.CallOp
-    route: Route
-
-
-@dataclass(frozen=True)
-class KernelSite:
-    """A kernel that failed; the reason is its status."""
-
-    errors: tuple[str, ...]
-
-
-Site = InputSite | RankSite | MemorySite | CallSite | KernelSite
 
 
 @dataclass(frozen=True)
@@ -97,8 +55,9 @@ def emit_llvm(plan: HostPlan, *, check_inputs: bool = True, record: bool = False
     emitter = _Emitter(plan, frame, record)
     emitter.symbols()
     for number, argument in enumerate(plan.arguments[: plan.num_inputs]):
-        if check_inputs and is_buffer(argument):
+        if check_inputs and is_buffer(argument) and not may_be_elsewhere(argument):
             emitter.check_input(argument, number)
+    emitter.enter_device()
     for op in plan.ops:
         emitter.emit(op)
     emitter.finish()
@@ -116,6 +75,7 @@ class _Emitter:
         self._pointers: dict[SSAValue, str] = {}
         self._live_views: set[SSAValue] = set()
         self._failed = self.text.new_label()
+        self._cuda = None if plan.device == CPU else CudaText(self.text, plan)
 
     def symbols(self) -> None:
         """Read the size symbols."""
@@ -143,6 +103,12 @@ class _Emitter:
         self._check(status, InputSite(argument, number))
         self.text.release_scratch()
 
+    def enter_device(self) -> None:
+        """Make the device of the kernels the current one until the program ends, and find its stream."""
+        if self._cuda is not None:
+            for status in self._cuda.enter():
+                self._check(status, DeviceSite(self._plan.device))
+
     def emit(self, op: Operation) -> None:
         """Print one operation, and give up the handles that die with it."""
         self._emit(op)
@@ -168,6 +134,9 @@ class _Emitter:
 
     @_emit.register
     def _(self, op: host.LaunchOp) -> None:
+        if op.kernel_name in self._plan.grids:
+            self._launch_on_device(op)
+            return
         pointers = [f"ptr {self._pointer(b)}" for b in op.buffers]
         sizes = [f"i64 {self.text.expression(e)}" for e in op.symbols.exprs]
         name = f'@"{KERNEL_PREFIX}{op.kernel_name}"'
@@ -183,6 +152,21 @@ class _Emitter:
         status = self.text.value(f"call i32 {name}({arguments})")
         self._end_range(range_handle)
         self._check(status, KernelSite(errors), status)
+
+    def _launch_on_device(self, op: host.LaunchOp) -> None:
+        assert self._cuda is not None
+        name = op.kernel_name
+        pointers = [self._pointer(b) for b in op.buffers]
+        unknown = [
+            p for p, b in zip(pointers, op.buffers, strict=True) if not self._plan.begins_at_multiple(b, ALIGNMENT)
+        ]
+        variant, is_missing = self._cuda.variant(name, unknown)
+        if is_missing is not None:
+            self._check(is_missing, VariantSite(name))
+        range_handle = self._begin_range(name)
+        status = self._cuda.launch(op, variant, pointers)
+        self._end_range(range_handle)
+        self._check(status, LaunchSite(name), status)
 
     @_emit.register
     def _(self, op: host.CallOp) -> None:
@@ -236,9 +220,14 @@ class _Emitter:
                 self.text.line(f"store ptr {self.text.value(f'load ptr, ptr {source}')}, ptr {target}")
                 self.text.line(f"store ptr null, ptr {source}")
             places.setdefault(value, target)
-        self.text.line("ret i32 0")
+        self._leave(0)
         self.text.start_block(self._failed)
-        self.text.line("ret i32 1")
+        self._leave(1)
+
+    def _leave(self, status: int) -> None:
+        if self._cuda is not None:
+            self._cuda.leave()
+        self.text.line(f"ret i32 {status}")
 
     def _slot(self, value: SSAValue) -> str:
         return self._slot_number(self._frame.slots[value])
@@ -361,14 +350,19 @@ class _Emitter:
             f"ptr {self.text.array(kind.sizes)}",
             f"ptr {self.text.array(kind.strides)}",
         ]
-        return self.text.value(f"call i32 @conforms({', '.join(arguments)})")
+        status = self.text.value(f"call i32 @conforms({', '.join(arguments)})")
+        if kind.device == CPU:
+            return status
+        self.text.use(IS_ON)
+        elsewhere = self.text.value(f"call i32 @is_on(ptr {self._handle(value)}, i32 {device_code(kind.device)[1]})")
+        return self.text.value(f"or i32 {status}, {elsewhere}")
 
     def _check_results(self, op: host.CallOp, route: ShimRoute | DispatcherRoute) -> None:
         """Compare results with their types: what PyTorch chose may differ from what its meta function said."""
         if isinstance(route, ShimRoute) and (route.shim.has_out or any(r.alias for r in route.shim.returns)):
             return
         for result in op.results:
-            if is_buffer(result):
+            if is_buffer(result) and result.uses and not may_be_elsewhere(result):
                 self._check(self._conforms(result), CallSite(op, route), Reason.CONFORM)
 
     def _begin_range(self, name: str) -> str | None:

@@ -5,7 +5,8 @@
         kernels["k0"](arg0.data_ptr(), buf0.data_ptr(), s0)
         return [buf0]
 
-Nothing of a file's text reaches the source but through `repr` or a check of names.
+A kernel on a CUDA device takes the number of its programs and the stream first. Nothing of a file's text reaches the
+source but through `repr` or a check of names.
 """
 
 from functools import singledispatchmethod
@@ -18,13 +19,15 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.backends.host.abi import dtype_of
 from tilewright.backends.host.arguments import Size, TensorOperand, Value, argument_values, find_operator
 from tilewright.backends.host.expressions import python_text
-from tilewright.backends.host.plan import HostPlan, byte_offset, element_type, is_buffer, layout
+from tilewright.backends.host.plan import CPU, HostPlan, byte_offset, element_type, is_buffer, layout, may_be_elsewhere
 from tilewright.backends.host.torch_internals import parameters
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.sym_expr import Expr, Symbol
 
 FUNCTION = "program"
 """The name of the printed function."""
+
+_SUPPORT = "tilewright.backends.host.python_support"
 
 
 def emit_python(plan: HostPlan, *, check_inputs: bool = True) -> str:
@@ -57,10 +60,12 @@ class _Emitter:
             '"""A host program, printed by tilewright."""',
             "",
             "import torch",
-            "from tilewright.backends.host.python_support import Shape, conform, view",
-            "from tilewright.backends.host.python_support import check_input, check_kernel, check_rank",
+            f"from {_SUPPORT} import Shape, conform, view",
+            f"from {_SUPPORT} import check_input, check_kernel, check_rank",
+            *([] if plan.device == CPU else [f"from {_SUPPORT} import current_stream, on_device"]),
             "",
             "",
+            *([] if plan.device == CPU else [f"@on_device({plan.device!r})"]),
             f"def {FUNCTION}({', '.join(['kernels', 'constants', *inputs])}):",
         ]
         constants = [self._names[a] for a in plan.arguments[plan.num_inputs :]]
@@ -77,9 +82,11 @@ class _Emitter:
             self._symbols[source.name] = f"size{number}"
             self._line(f"size{number} = {name}  # {source.name}")
         for number, argument in enumerate(plan.arguments[: plan.num_inputs]):
-            if check_inputs and is_buffer(argument):
+            if check_inputs and is_buffer(argument) and not may_be_elsewhere(argument):
                 device = f"torch.device({layout(argument).device!r})"
                 self._line(f"check_input({self._names[argument]}, {number}, {self._shape(argument)}, {device})")
+        if plan.device != CPU:
+            self._line(f"stream = current_stream({plan.device!r})")
 
     def emit(self, op: Operation) -> None:
         """Print one operation, and delete the names that die with it."""
@@ -113,6 +120,9 @@ class _Emitter:
     @_emit.register
     def _(self, op: host.LaunchOp) -> None:
         arguments = [f"{self._names[b]}.data_ptr()" for b in op.buffers] + [self._text(e) for e in op.symbols.exprs]
+        grid = self._plan.grids.get(op.kernel_name)
+        if grid is not None:
+            arguments = [self._text(grid.programs(op)), "stream", *arguments]
         call = f"kernels[{op.kernel_name!r}]({', '.join(arguments)})"
         errors = self._plan.errors.get(op.kernel_name)
         self._line(f"check_kernel({call}, {errors!r})" if errors else call)
@@ -134,7 +144,7 @@ class _Emitter:
         names = [self._name(r, "_" if isinstance(r.type, NoneType) else "out") for r in op.results]
         self._line(f"{self._targets(op, names)} = {call}" if names else call)
         for result, name in zip(op.results, names, strict=True):
-            if is_buffer(result):
+            if is_buffer(result) and result.uses and not may_be_elsewhere(result):
                 self._line(f"{name} = conform({name}, {op.operator!r}, {self._shape(result)})")
 
     @_emit.register

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from tilewright.backends.cuda.kernel import LOST_CONTEXT, MAX_PROGRAMS, TOO_MANY_PROGRAMS
+
 
 class Helper(NamedTuple):
     """An internal function of a module and the external functions that it calls."""
@@ -82,6 +84,23 @@ differs:
     ),
 )
 """`i32 conforms(tensor, device type, dtype, rank, sizes, strides)`: 0 if the tensor is as stated."""
+
+IS_ON = Helper(
+    """
+define internal i32 @is_on(ptr %tensor, i32 %index) {
+  %place = alloca i32
+  %status = call i32 @aoti_torch_get_device_index(ptr %tensor, ptr %place)
+  %found = load i32, ptr %place
+  %worked = icmp eq i32 %status, 0
+  %same = icmp eq i32 %found, %index
+  %good = and i1 %same, %worked
+  %result = select i1 %good, i32 0, i32 1
+  ret i32 %result
+}
+""",
+    ("declare i32 @aoti_torch_get_device_index(ptr, ptr)",),
+)
+"""`i32 is_on(tensor, device index)`: 0 if the tensor is on the device of its type that has this number."""
 
 # PyTorch makes a view of another dtype only of a tensor that begins where its storage does, so make that one first.
 RETYPE = Helper(
@@ -220,3 +239,63 @@ failure:
     ),
 )
 """`i32 unlist(status, stack, results, count)`: like `move` for one list of tensors."""
+
+# The numbers of the fields are those of `DescriptionFields` in `backends/cuda/kernel.py`.
+LAUNCH = Helper(
+    f"""
+%variant.fields = type {{ ptr, i32, i32 }}
+%kernel.fields = type {{ ptr, ptr, ptr, [2 x %variant.fields] }}
+define internal i32 @launch(ptr %kernel, ptr %variant, i64 %programs, ptr %values, i64 %count, ptr %stream) {{
+entry:
+  %places = alloca ptr, i64 %count
+  %none = icmp slt i64 %programs, 1
+  br i1 %none, label %nothing, label %some
+nothing:
+  ret i32 0
+some:
+  %many = icmp sgt i64 %programs, {MAX_PROGRAMS}
+  br i1 %many, label %too.many, label %head
+too.many:
+  ret i32 {TOO_MANY_PROGRAMS}
+head:
+  %i = phi i64 [0, %some], [%next, %body]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %body, label %go
+body:
+  %place = getelementptr ptr, ptr %places, i64 %i
+  %value = getelementptr i64, ptr %values, i64 %i
+  store ptr %value, ptr %place
+  %next = add i64 %i, 1
+  br label %head
+go:
+  %launch = load ptr, ptr %kernel
+  %function = load ptr, ptr %variant
+  %threads.place = getelementptr %variant.fields, ptr %variant, i64 0, i32 1
+  %threads = load i32, ptr %threads.place
+  %shared.place = getelementptr %variant.fields, ptr %variant, i64 0, i32 2
+  %shared = load i32, ptr %shared.place
+  %grid = trunc i64 %programs to i32
+  br label %try
+try:
+  %again = phi i1 [false, %go], [true, %lost]
+  %status = call i32 %launch(ptr %function, i32 %grid, i32 1, i32 1, i32 %threads, i32 1, i32 1, i32 %shared,
+                             ptr %stream, ptr %places, ptr null)
+  %is.lost = icmp eq i32 %status, {LOST_CONTEXT}
+  %first = xor i1 %again, true
+  %retry = and i1 %is.lost, %first
+  br i1 %retry, label %lost, label %done
+lost:
+  %set.place = getelementptr %kernel.fields, ptr %kernel, i64 0, i32 1
+  %set = load ptr, ptr %set.place
+  %context.place = getelementptr %kernel.fields, ptr %kernel, i64 0, i32 2
+  %context = load ptr, ptr %context.place
+  %ignored = call i32 %set(ptr %context)
+  br label %try
+done:
+  ret i32 %status
+}}
+""",
+    (),
+)
+"""`i32 launch(kernel's description, variant, programs, arguments, their number, stream)`: the driver's status, or -1
+for too many programs. A thread that has not used CUDA before gets the kernel's context."""

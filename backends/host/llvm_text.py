@@ -25,6 +25,7 @@ class FunctionText:
         self._expressions: dict[Expr, str] = {}
         self._scratch_used = 0
         self._scratch_size = 0
+        self._variables = 0
 
     @property
     def block(self) -> str:
@@ -148,6 +149,12 @@ class FunctionText:
             self.line(f"store {operand}, ptr {pointer}")
         return pointers[0]
 
+    def variable(self) -> str:
+        """Return a pointer to 64 bits, zero at first, that stay valid in the whole function."""
+        name = f"%variable{self._variables}"
+        self._variables += 1
+        return name
+
     def release_scratch(self) -> None:
         """Let later arrays take the place of all that were made."""
         self._scratch_used = 0
@@ -156,7 +163,12 @@ class FunctionText:
         """Return the module: constants, declarations, definitions, and the function."""
         constants = [f"{name} = private unnamed_addr constant {text}" for text, name in self._constants.items()]
         scratch = f"  %scratch = alloca i64, i64 {self._scratch_size}" if self._scratch_size else None
-        body = [f"{signature} {{", "entry:", *([scratch] if scratch else []), *self._lines, "}"]
+        variables = [
+            line
+            for number in range(self._variables)
+            for line in (f"  %variable{number} = alloca i64", f"  store i64 0, ptr %variable{number}")
+        ]
+        body = [f"{signature} {{", "entry:", *([scratch] if scratch else []), *variables, *self._lines, "}"]
         return "\n".join([*constants, *self._declarations, *self._definitions, *body, ""])
 
 

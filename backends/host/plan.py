@@ -22,12 +22,14 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.host.abi import dtype_of
-from tilewright.dialects import host
+from tilewright.dialects import host, tt
 from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop_access import layout_of
 from tilewright.dialects.sym import LayoutAttr
 from tilewright.dialects.sym_expr import Expr, Symbol, integer, symbol
 from tilewright.dialects.type_guards import is_array, is_memref
+
+CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,21 @@ class SymbolSource:
     argument: int
     dim: int | None
     is_stride: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The number of programs of a kernel as an expression over its symbols."""
+
+    symbols: tuple[Symbol, ...]
+    size: Expr
+
+    def programs(self, launch: host.LaunchOp) -> Expr:
+        """Return the number of programs of a launch. Raises `VerifyException` if it has more or fewer symbols."""
+        values = launch.symbols.exprs
+        if len(values) != len(self.symbols):
+            raise VerifyException(f"`@{launch.kernel_name}` takes {len(self.symbols)} symbols, found {len(values)}")
+        return self.size.xreplace(dict(zip(self.symbols, values, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,10 @@ class HostPlan:
     """The values whose handles are given up after an operation."""
     errors: dict[str, tuple[str, ...]] = field(repr=False)
     """For each kernel that returns a status the texts of the exceptions that it stands for."""
+    device: str = CPU
+    """Where kernels run, beside the CPU: at most one CUDA device, as `cuda:0`."""
+    grids: dict[str, Grid] = field(default_factory=dict[str, "Grid"], repr=False)
+    """How many programs each kernel of that device is launched with."""
 
     @property
     def name(self) -> str:
@@ -77,6 +98,14 @@ class HostPlan:
     def symbol_tensors(self) -> tuple[int, ...]:
         """The numbers of the arguments that size symbols are read from."""
         return tuple(dict.fromkeys(s.argument for s in self.symbols if s.dim is not None))
+
+    def begins_at_multiple(self, value: SSAValue, alignment: int) -> bool:
+        """Whether a buffer surely begins at a multiple of so many bytes: PyTorch aligns what it allocates."""
+        root = self.root(value)
+        if not isinstance(root.owner, host.AllocOp):
+            return False
+        offset = byte_offset(value, root)
+        return bool(offset.is_Integer) and int(offset) % alignment == 0
 
     def root(self, value: SSAValue) -> SSAValue:
         """Return the buffer that a value looks into: itself, unless it is a view."""
@@ -97,6 +126,21 @@ def element_type(value: SSAValue) -> Attribute:
 def layout(value: SSAValue) -> LayoutAttr:
     """Return the layout of a buffer."""
     return layout_of(value.type)
+
+
+def may_be_elsewhere(value: SSAValue) -> bool:
+    """Whether a value may be on the CPU although its type says CUDA.
+
+    The state of the random generator that attention returns is on either, and tracing does not tell. Operators alone
+    read it.
+    """
+    kind = layout(value)
+    return (
+        kind.device != CPU
+        and not kind.sizes
+        and isinstance(element_type(value), IntegerType)
+        and not any(isinstance(use.operation, (host.LaunchOp, host.ViewOp)) for use in value.uses)
+    )
 
 
 def byte_offset(value: SSAValue, root: SSAValue) -> Expr:
@@ -126,7 +170,8 @@ def _is_program(function: func.FuncOp) -> bool:
 def make_plan(function: func.FuncOp) -> HostPlan:
     """Read a host program.
 
-    Raises `VerifyException` if it has no return at its end, an argument of unknown kind, or a kernel on another device.
+    Raises `VerifyException` if it has no return at its end, an argument of unknown kind, a kernel on several devices,
+    or kernels on several CUDA devices.
     """
     block = function.body.block
     *ops, terminator = block.ops
@@ -135,10 +180,7 @@ def make_plan(function: func.FuncOp) -> HostPlan:
     for argument in block.args:
         if not isinstance(argument.type, (MemRefType, IntegerType)):
             raise VerifyException(f"expected arguments of a host program to be memrefs and i64, found {argument.type}")
-    for launch in (op for op in ops if isinstance(op, host.LaunchOp)):
-        for buffer in launch.buffers:
-            if layout(buffer).device != "cpu":
-                raise VerifyException(f"expected buffers of `@{launch.kernel_name}` on the CPU, found {buffer.type}")
+    launches = [op for op in ops if isinstance(op, host.LaunchOp)]
     results = tuple(terminator.arguments)
     roots: dict[SSAValue, SSAValue] = {}
     for op in ops:
@@ -156,15 +198,51 @@ def make_plan(function: func.FuncOp) -> HostPlan:
         handles=handles | {v for v in results if v in roots},
         deaths=_deaths(ops, results, roots, block.args[: len(block.args) - num_constants]),
         errors=_errors(function),
+        device=_device(launches),
+        grids=_grids(function, launches),
     )
+
+
+def launch_device(launch: host.LaunchOp) -> str:
+    """Return the device of a kernel's buffers. Raises `VerifyException` unless it is one, the CPU or a CUDA device."""
+    devices = list(dict.fromkeys(layout(b).device for b in launch.buffers)) or [CPU]
+    if len(devices) > 1:
+        raise VerifyException(f"expected buffers of `@{launch.kernel_name}` on one device, found {', '.join(devices)}")
+    if devices[0] != CPU and not devices[0].startswith("cuda"):
+        raise VerifyException(f"expected buffers of `@{launch.kernel_name}` on the CPU or CUDA, found {devices[0]}")
+    return devices[0]
+
+
+def _device(launches: Sequence[host.LaunchOp]) -> str:
+    found = [d for d in dict.fromkeys(map(launch_device, launches)) if d != CPU]
+    if len(found) > 1:
+        raise VerifyException(f"expected kernels on one CUDA device, found {', '.join(found)}")
+    return found[0] if found else CPU
+
+
+def _grids(function: func.FuncOp, launches: Sequence[host.LaunchOp]) -> dict[str, Grid]:
+    """Find the grids of the CUDA kernels that a program launches, which must have been lowered to Triton's IR."""
+    kernels = {k.sym_name.data: k for k in _siblings(function) if isinstance(k, tt.FuncOp)}
+    grids: dict[str, Grid] = {}
+    for launch in launches:
+        name = launch.kernel_name
+        if launch_device(launch) == CPU or name in grids:
+            continue
+        grid = kernels[name].grid if name in kernels else None
+        if grid is None:
+            raise VerifyException(f"expected `@{name}`, which runs on CUDA, to be a `tt.func` with a grid")
+        grids[name] = Grid(tuple(map(symbol, kernels[name].symbol_names)), grid.expr)
+    return grids
+
+
+def _siblings(function: func.FuncOp) -> Iterable[Operation]:
+    module = function.parent_op()
+    return module.ops if isinstance(module, ModuleOp) else ()
 
 
 def _errors(function: func.FuncOp) -> dict[str, tuple[str, ...]]:
     """Find the kernels beside a program that return a status."""
-    module = function.parent_op()
-    if not isinstance(module, ModuleOp):
-        return {}
-    kernels = (op for op in module.ops if isinstance(op, func.FuncOp))
+    kernels = (op for op in _siblings(function) if isinstance(op, func.FuncOp))
     return {kernel.sym_name.data: texts for kernel in kernels if (texts := errors_of(kernel))}
 
 

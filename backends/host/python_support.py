@@ -1,6 +1,7 @@
 """What a host program printed as Python calls, and what callbacks from a native one share with it."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -53,9 +54,22 @@ def conform(result: Tensor, operator: str, shape: Shape) -> Tensor:
     return torch.empty_strided(shape.sizes, shape.strides, dtype=shape.dtype, device=result.device).copy_(result)
 
 
+@contextmanager
+def on_device(device: str) -> Generator[None]:
+    """Make a CUDA device the current one; a program is decorated with this."""
+    with torch.cuda.device(device):
+        yield
+
+
+def current_stream(device: str) -> int:
+    """Return the handle of the stream on which a CUDA device now runs what it is given."""
+    return torch.cuda.current_stream(device).cuda_stream
+
+
 def check_input(tensor: Tensor, number: int, shape: Shape, device: torch.device) -> None:
     """Raise ValueError unless an input is what the program was compiled for."""
-    if tensor.device.type != device.type or not shape.fits(tensor):
+    elsewhere = tensor.device.type != device.type or device.index not in (None, tensor.device.index)
+    if elsewhere or not shape.fits(tensor):
         raise input_error(tensor, number, shape, device)
 
 

@@ -59,7 +59,8 @@ def choose_route(call: host.CallOp) -> Route:
     arguments = {a.name: _normalize(given.get(a.name, a.default), a.kind) for a in schema.arguments}
     if not all(_holds_tensors(arguments[a.name]) for a in schema.arguments if a.kind.element is Element.TENSOR):
         return CallbackRoute()
-    shim = find_shim(call.operator)
+    devices = _devices(call)
+    shim = find_shim(call.operator, devices[0].partition(":")[0]) if devices else None
     if shim is not None and _shim_fits(shim, arguments, call):
         return ShimRoute(shim, arguments)
     if capabilities().dispatcher and _dispatcher_fits(schema, arguments, call):
@@ -80,11 +81,15 @@ def _holds_tensors(value: Value) -> bool:
     return all(v is None or isinstance(v, TensorOperand) for v in items)
 
 
+def _devices(call: host.CallOp) -> list[str]:
+    """Return the devices of a call's tensors."""
+    return list(dict.fromkeys(layout(v).device for v in (*call.operands, *call.results) if is_buffer(v)))
+
+
 def _shim_fits(shim: Shim, arguments: Mapping[str, Value], call: host.CallOp) -> bool:
     if torch_symbol(shim.symbol) is None:
         return False
-    buffers = [v for v in (*call.operands, *call.results) if is_buffer(v)]
-    if any(layout(v).device != "cpu" for v in buffers):
+    if len(_devices(call)) > 1 and not shim.on_any_device:
         return False
     if not shim.has_out and len(shim.returns) != len(call.results):
         return False

@@ -21,12 +21,14 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.backends.host.abi import native_target, torch_symbol
+from tilewright.backends.cuda import kernel as cuda
+from tilewright.backends.host.abi import capabilities, native_target, torch_symbol
 from tilewright.backends.host.callbacks import Callbacks
-from tilewright.backends.host.emit_llvm import KERNEL_PREFIX, emit_llvm
+from tilewright.backends.host.emit_cuda import KERNEL_PREFIX
+from tilewright.backends.host.emit_llvm import emit_llvm
 from tilewright.backends.host.emit_python import FUNCTION, emit_python
 from tilewright.backends.host.entry import Entry, delete_handle, new_handle
-from tilewright.backends.host.plan import HostPlan, find_program, is_buffer, make_plan
+from tilewright.backends.host.plan import CPU, HostPlan, find_program, is_buffer, make_plan
 from tilewright.backends.host.routes import choose_route, route_name
 from tilewright.backends.host.torch_internals import profiler_is_on
 from tilewright.backends.llvm.jit import CompileOptions, Function, ObjectStore, compile_library
@@ -34,6 +36,8 @@ from tilewright.dialects import host
 
 Mode = Literal["native", "python"]
 Argument = Tensor | int
+Kernel: TypeAlias = Function | cuda.Kernel
+"""A kernel for the CPU, or on a CUDA device."""
 Constants: TypeAlias = Sequence[Tensor]
 """The tensors that are a program's last arguments in every call."""
 
@@ -84,7 +88,7 @@ class Program:
 
 def load_program(
     module: ModuleOp,
-    kernels: Mapping[str, Function],
+    kernels: Mapping[str, Kernel],
     constants: Constants = (),
     *,
     mode: Mode = "native",
@@ -93,12 +97,18 @@ def load_program(
 ) -> Program:
     """Load the one host program in `module`.
 
-    `kernels` has the code of each kernel that is launched, by name: `void kernel(buffers.., symbols..)` on the
-    addresses of first elements; one whose function in the module has `cpu.errors` returns its status. `constants` are
-    the tensors for the last arguments. Without `check_inputs` the caller warrants that tensors are as the program's
-    types say. `store` keeps compiled programs. Raises `VerifyException` if the program is malformed or lacks a kernel.
+    `kernels` has the code of each kernel that is launched, by name. One for the CPU is `void kernel(buffers..,
+    symbols..)` on the addresses of first elements, or returns its status if its function in the module has
+    `cpu.errors`; one for CUDA is loaded on the device of its buffers. `constants` are the tensors for the last
+    arguments. Without `check_inputs` the caller warrants that tensors are as the program's types say. `store` keeps
+    compiled programs.
+    Raises `VerifyException` if the program is malformed, lacks a kernel, or needs what this PyTorch does not have.
     """
     plan = make_plan(find_program(module))
+    if plan.device != CPU and not capabilities().cuda:
+        raise VerifyException(
+            f"PyTorch {torch.__version__} cannot run kernels on {plan.device}: it is built without CUDA"
+        )
     if len(constants) != plan.num_constants:
         raise VerifyException(f"expected {plan.num_constants} constants for `@{plan.name}`, found {len(constants)}")
     stats = _stats(plan)
@@ -128,13 +138,14 @@ class _NativeExecutor:
     def __init__(
         self,
         plan: HostPlan,
-        kernels: Mapping[str, Function],
+        kernels: Mapping[str, Kernel],
         constants: Sequence[Tensor],
         check_inputs: bool,
         store: ObjectStore | None,
     ):
         self._plan = plan
         self._kernels = kernels
+        self._device_kernels = {n: k for n, k in kernels.items() if isinstance(k, cuda.Kernel)}
         self._check_inputs = check_inputs
         self._store = store
         self._constants = [new_handle(c) for c in constants]
@@ -162,7 +173,7 @@ class _NativeExecutor:
     def _load(self, record: bool) -> "_Loaded":
         native = emit_llvm(self._plan, check_inputs=self._check_inputs, record=record)
         library = compile_library(native.text, native_target(), self._resolve, _OPTIONS, self._store)
-        callbacks = Callbacks(native)
+        callbacks = Callbacks(native, self._device_kernels)
         inputs = self._plan.arguments[: self._plan.num_inputs]
         entry = Entry(
             run=library.address("run"),
@@ -195,7 +206,7 @@ def _delete_handles(handles: Sequence[int]) -> None:
 
 
 class _PythonExecutor:
-    def __init__(self, plan: HostPlan, source: str, kernels: Mapping[str, Function], constants: Sequence[Tensor]):
+    def __init__(self, plan: HostPlan, source: str, kernels: Mapping[str, Kernel], constants: Sequence[Tensor]):
         self._owners = kernels
         self._constants = tuple(constants)
         self._kernels = {name: _kernel_function(function, name, plan) for name, function in kernels.items()}
@@ -216,7 +227,15 @@ class _PythonExecutor:
             return self._program(self._kernels, self._constants, *arguments)
 
 
-def _kernel_function(function: Function, name: str, plan: HostPlan) -> Callable[..., int | None]:
+def _kernel_function(function: Kernel, name: str, plan: HostPlan) -> Callable[..., int | None]:
+    """Return a kernel as the printed source calls it."""
     launch = next(op for op in plan.ops if isinstance(op, host.LaunchOp) and op.kernel_name == name)
+    if isinstance(function, cuda.Kernel):
+        kernel, num_buffers = function, len(launch.buffers)
+
+        def launch_on_device(programs: int, stream: int, *arguments: int) -> None:
+            kernel.launch(programs, stream, arguments[:num_buffers], arguments[num_buffers:])
+
+        return launch_on_device
     kinds = [ctypes.c_void_p] * len(launch.buffers) + [ctypes.c_int64] * len(launch.symbols.exprs)
     return ctypes.CFUNCTYPE(ctypes.c_int32 if name in plan.errors else None, *kinds)(function.address)

@@ -1,9 +1,10 @@
 """The dedicated C functions for ATen operators that are worth a direct call, with their signatures.
 
-A line says which function stands for an operator and what it takes, in the grammar of torch's schemas. `Tensor(a!) out`
-as the first parameter is memory that the caller provides for the result; a result `Tensor(a)` is the argument marked
-the same way. In C a list is a pointer and a length, an optional value a pointer that may be null, a Scalar a double,
-and each result a pointer to where its handle goes.
+A line says which function stands for an operator on the CPU and what it takes, in the grammar of torch's schemas; the
+one for CUDA has `cuda_` in its name for `cpu_`. `Tensor(a!) out` as the first parameter is memory that the caller
+provides for the result; a result `Tensor(a)` is the argument marked the same way. In C a list is a pointer and a
+length, an optional value a pointer that may be null, a Scalar a double, and each result a pointer to where its handle
+goes.
 
 These functions skip the dispatcher, so they see neither autograd nor autocast; neither has work left to do when a
 compiled graph runs.
@@ -57,6 +58,8 @@ class Shim:
     symbol: str
     parameters: tuple[Argument, ...]
     returns: tuple[Return, ...]
+    on_any_device: bool = False
+    """Whether it takes tensors of all devices, even in one call; others take those of one device."""
 
     @property
     def has_out(self) -> bool:
@@ -71,14 +74,17 @@ def _lines() -> Mapping[str, str]:
 
 
 @cache
-def find_shim(operator: str) -> Shim | None:
-    """Return the C function for an operator (`aten.mm.default`) on the CPU, or None if there is none."""
+def find_shim(operator: str, device_type: str = "cpu") -> Shim | None:
+    """Return the C function for an operator (`aten.mm.default`), or None if there is none; PyTorch may lack it."""
     signature = _lines().get(operator)
     if signature is None:
         return None
     schema = parse_schema(signature)
     name = signature[: signature.index("(")]
-    return Shim(f"aoti_torch_{name}", schema.arguments, schema.returns)
+    of_device = name.removeprefix("cpu_")
+    if of_device == name:
+        return Shim(f"aoti_torch_{name}", schema.arguments, schema.returns, on_any_device=True)
+    return Shim(f"aoti_torch_{device_type}_{of_device}", schema.arguments, schema.returns)
 
 
 def operators() -> tuple[str, ...]:

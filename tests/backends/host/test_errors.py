@@ -270,8 +270,10 @@ def test_bad_program(load: Load, parse_program: Callable[[str], ModuleOp]) -> No
     with pytest.raises(VerifyException, match="expected 0 constants for `@f`, found 1"):
         load(launch, constants=[torch.randn(2)])
     elsewhere = launch.replace("[16], [1]>", '[16], [1], device "cuda:0">')
-    with pytest.raises(VerifyException, match=r"buffers of `@add_one` on the CPU, found .*cuda:0"):
+    with pytest.raises(VerifyException, match=r"`@add_one`, which runs on CUDA, to be a `tt.func`"):
         load(elsewhere)
+    with pytest.raises(VerifyException, match="buffers of `@add_one` on the CPU or CUDA, found xpu:0"):
+        load(elsewhere.replace("cuda", "xpu"))
     with pytest.raises(VerifyException, match="expected one host program in the module, found 0"):
         load_program(parse_program(""), {})
 

@@ -1,0 +1,1 @@
+"""CUDA devices: loading compiled kernels through the driver, and launching them."""

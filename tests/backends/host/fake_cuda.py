@@ -1,0 +1,225 @@
+"""A CUDA device that is not there: its memory is the CPU's, its kernels are Python functions, and it keeps a log.
+
+What a host program and the driver's wrapper call of PyTorch's CUDA library and of the driver are functions here, so
+that programs compiled for `cuda:0` run on any machine.
+"""
+
+# The fake of a C library is called through ctypes, which has no types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportUnknownParameterType=false, reportMissingParameterType=false
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tilewright.backends.cuda.driver import Driver
+from tilewright.backends.cuda.kernel import LOST_CONTEXT, SCRATCH_POINTERS, Kernel
+from tilewright.backends.host import abi, callbacks, runtime
+
+STREAM = 0x57
+CUDA = 1
+
+_i32, _u32, _i64, _ptr = ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p
+
+
+@dataclass(frozen=True)
+class FakeCode:
+    """A compiled kernel whose image is the name of a Python function."""
+
+    name: str
+    image: bytes
+    shared: int = 0
+    num_warps: int = 4
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the driver was asked to launch."""
+
+    image: str
+    programs: int
+    threads: int
+    shared: int
+    stream: int
+    arguments: tuple[int, ...]
+
+
+@dataclass
+class FakeDevice:
+    """`functions` are the kernels, by image: each takes the addresses and sizes that a launch passes."""
+
+    functions: Mapping[str, Callable[..., None]]
+    arity: Mapping[str, int]
+    launches: list[Launch] = field(default_factory=list[Launch])
+    log: list[str] = field(default_factory=list[str])
+    compiled: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
+    status: int = 0
+    """What the next launches return."""
+    has_context: bool = True
+    _images: dict[int, str] = field(default_factory=dict[int, str])
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(_Library(self))
+        self.symbols = {name: _address(f) for name, f in self._torch_functions().items()}
+
+    def kernel(self, name: str, shared: int = 0) -> Kernel:
+        """Make a kernel on device 0."""
+
+        def compile_code(aligned: bool) -> FakeCode:
+            self.compiled.append((name, aligned))
+            return FakeCode(name, (name if aligned else f"{name}.anywhere").encode(), shared)
+
+        return Kernel(name, self.driver, 0, compile_code)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let host programs find this device's functions."""
+
+        def symbol(name: str) -> int | None:
+            return self.symbols.get(name) or abi.torch_symbol(name)
+
+        class WithCuda:
+            cuda = True
+
+        monkeypatch.setattr(runtime, "torch_symbol", symbol)
+        monkeypatch.setattr(runtime, "capabilities", WithCuda)
+        monkeypatch.setattr(callbacks, "last_error_text", lambda: None)
+
+    def load(self, image: str) -> int:
+        handle = 16 * (1 + len(self._images))
+        self._images[handle] = image
+        return handle
+
+    def launch(self, function: int, x: int, threads: int, shared: int, stream: int, places: int) -> int:
+        if not self.has_context:
+            return LOST_CONTEXT
+        image = self._images[function]
+        name = image.removesuffix(".anywhere")
+        count = self.arity[name] + SCRATCH_POINTERS
+        pointers = (_ptr * count).from_address(places)
+        values = tuple(_i64.from_address(p or 0).value for p in pointers)
+        assert values[-SCRATCH_POINTERS:] == (0,) * SCRATCH_POINTERS
+        self.launches.append(Launch(image, x, threads, shared, stream or 0, values[:-SCRATCH_POINTERS]))
+        if self.status == 0:
+            self.functions[name](*values[:-SCRATCH_POINTERS])
+        return self.status
+
+    def _torch_functions(self) -> dict[str, Any]:
+        """PyTorch's functions of the C interface, with the device's memory on the CPU."""
+        make = abi.torch_function("aoti_torch_empty_strided")
+
+        def guard(index: int, place: Any) -> int:
+            self.log.append(f"enter {index}")
+            place[0] = 1
+            return 0
+
+        def leave(handle: int | None) -> int:
+            self.log.append("leave" if handle else "leave nothing")
+            return 0
+
+        def stream(index: int, place: Any) -> int:
+            place[0] = STREAM
+            return 0
+
+        def empty(ndim: int, sizes: Any, strides: Any, dtype: int, kind: int, index: int, place: Any) -> int:
+            self.log.append(f"allocate on {kind}:{index}")
+            return make(_i64(ndim), _ptr(sizes), _ptr(strides), _i32(dtype), _i32(0), _i32(0), _ptr(place))
+
+        def device_type(tensor: Any, place: Any) -> int:
+            place[0] = CUDA
+            return 0
+
+        def device_index(tensor: Any, place: Any) -> int:
+            place[0] = 0
+            return 0
+
+        words, numbers = ctypes.POINTER(_i64), ctypes.POINTER(_i32)
+        return {
+            "aoti_torch_create_cuda_guard": ctypes.CFUNCTYPE(_i32, _i32, words)(guard),
+            "aoti_torch_delete_cuda_guard": ctypes.CFUNCTYPE(_i32, _ptr)(leave),
+            "aoti_torch_get_current_cuda_stream": ctypes.CFUNCTYPE(_i32, _i32, words)(stream),
+            "aoti_torch_empty_strided": ctypes.CFUNCTYPE(_i32, _i64, _ptr, _ptr, _i32, _i32, _i32, _ptr)(empty),
+            "aoti_torch_get_device_type": ctypes.CFUNCTYPE(_i32, _ptr, numbers)(device_type),
+            "aoti_torch_get_device_index": ctypes.CFUNCTYPE(_i32, _ptr, numbers)(device_index),
+        }
+
+
+_kept: list[Any] = []
+
+
+def _address(function: Any) -> int:
+    _kept.append(function)
+    address = ctypes.cast(function, _ptr).value
+    assert address is not None
+    return address
+
+
+class _Library:
+    """The driver's functions."""
+
+    def __init__(self, device: FakeDevice):
+        self._device = device
+        launch_type = ctypes.CFUNCTYPE(_i32, _ptr, *(_u32,) * 7, _ptr, _ptr, _ptr)
+
+        def launch(function: Any, x: int, y: int, z: int, t: int, u: int, v: int, shared: int, *rest: Any) -> int:
+            assert (y, z, u, v) == (1, 1, 1, 1)
+            stream, places, _ = rest
+            return device.launch(function, x, t, shared, stream, places)
+
+        def set_current(context: Any) -> int:
+            device.log.append(f"context {context}")
+            device.has_context = True
+            return 0
+
+        self.cuLaunchKernel = launch_type(launch)
+        self.cuCtxSetCurrent = ctypes.CFUNCTYPE(_i32, _ptr)(set_current)
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuGetErrorName(self, status: int, text: Any) -> int:
+        text._obj.value = b"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" if status == 701 else b"CUDA_ERROR"
+        return 0
+
+    def cuGetErrorString(self, status: int, text: Any) -> int:
+        text._obj.value = b"too many resources requested for launch"
+        return 0
+
+    def cuDeviceGet(self, place: Any, number: int) -> int:
+        place._obj.value = number
+        return 0 if number == 0 else 101
+
+    def cuDeviceGetAttribute(self, place: Any, attribute: int, device: int) -> int:
+        place._obj.value = {75: 9, 76: 0, 97: 232448}[attribute]
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, place: Any, device: int) -> int:
+        place._obj.value = 0xC0
+        return 0
+
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
+        return 0
+
+    def cuCtxPopCurrent_v2(self, place: Any) -> int:
+        return 0
+
+    def cuModuleLoadData(self, place: Any, image: bytes) -> int:
+        place._obj.value = self._device.load(image.decode())
+        return 0
+
+    def cuModuleUnload(self, module: Any) -> int:
+        self._device.log.append("unload")
+        return 0
+
+    def cuModuleGetFunction(self, place: Any, module: Any, name: Any) -> int:
+        place._obj.value = module.value
+        return 0
+
+    def cuFuncSetCacheConfig(self, function: Any, config: int) -> int:
+        return 0
+
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
+        self._device.log.append(f"attribute {attribute} is {value}")
+        return 0

@@ -1,0 +1,222 @@
+"""Host programs for a CUDA device, run on one that is not there (`fake_cuda.py`)."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.backends.host.fake_cuda import STREAM, FakeDevice
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.dialects.func import Func
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import VerifyException
+
+from tilewright.backends.cuda.driver import CudaError
+from tilewright.backends.cuda.kernel import Kernel
+from tilewright.backends.host.emit_llvm import emit_llvm
+from tilewright.backends.host.emit_python import emit_python
+from tilewright.backends.host.plan import HostPlan, find_program, make_plan
+from tilewright.backends.host.runtime import Program, load_program
+from tilewright.dialects.aten import Aten
+from tilewright.dialects.host import Host
+from tilewright.dialects.loop import LoopDialect
+from tilewright.dialects.sym import Sym
+from tilewright.dialects.tt import Tt
+
+KERNEL = """
+tt.func public @add_one(%x : !tt.ptr<f32> {tt.divisibility = 16 : i32}, %y : !tt.ptr<f32>, %n0 : i64)
+    attributes {grid = #sym.expr<(n0 + 3) floordiv 4>, symbols = ["n0"], num_warps = 4 : i32, num_stages = 1 : i32} {
+  tt.return
+}
+"""
+
+PROGRAM = """
+func.func @forward(%x : memref<?xf32, #sym.layout<[s0], [1], device "cuda:0">>, %s0 : i64)
+    -> memref<?xf32, #sym.layout<[s0], [1], device "cuda:0">> attributes {aten.symbol_args = {s0 = 1 : i64}} {
+  %y = host.alloc : memref<?xf32, #sym.layout<[s0], [1], device "cuda:0">>
+  host.launch @add_one(%x, %y) symbols [s0] : memref<?xf32, #sym.layout<[s0], [1], device "cuda:0">>,
+      memref<?xf32, #sym.layout<[s0], [1], device "cuda:0">>
+  func.return %y : memref<?xf32, #sym.layout<[s0], [1], device "cuda:0">>
+}
+"""
+
+
+def parse(text: str) -> ModuleOp:
+    context = Context()
+    for dialect in (Builtin, Func, Sym, LoopDialect, Aten, Host, Tt):
+        context.load_dialect(dialect)
+    module = Parser(context, text).parse_module()
+    module.verify()
+    return module
+
+
+def plan_of(text: str) -> HostPlan:
+    return make_plan(find_program(parse(text)))
+
+
+def _add_one(x: int, y: int, n: int) -> None:
+    source, target = (ctypes.c_float * n).from_address(x), (ctypes.c_float * n).from_address(y)
+    for i in range(n):
+        target[i] = source[i] + 1
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    device = FakeDevice({"add_one": _add_one}, {"add_one": 3})
+    device.install(monkeypatch)
+    return device
+
+
+@pytest.fixture
+def kernel(device: FakeDevice) -> Kernel:
+    return device.kernel("add_one")
+
+
+@pytest.fixture
+def load(kernel: Kernel) -> Callable[..., Program]:
+    def load_text(text: str = KERNEL + PROGRAM) -> Program:
+        return load_program(parse(text), {"add_one": kernel})
+
+    return load_text
+
+
+def test_a_launch_passes_grid_block_stream_and_arguments(load: Callable[..., Program], device: FakeDevice) -> None:
+    program = load()
+    x = torch.rand(10)
+    (y,) = program([x, 10])
+    assert isinstance(y, torch.Tensor)
+    assert torch.equal(y, x + 1)
+    (launch,) = device.launches
+    assert (launch.image, launch.programs, launch.threads, launch.stream) == ("add_one", 3, 128, STREAM)
+    assert launch.arguments == (x.data_ptr(), y.data_ptr(), 10)
+    assert device.log == ["enter 0", "allocate on 1:0", "leave"]
+
+
+def test_no_programs_are_not_launched(load: Callable[..., Program], device: FakeDevice) -> None:
+    (y,) = load()([torch.empty(0), 0])
+    assert isinstance(y, torch.Tensor)
+    assert y.shape == (0,)
+    assert device.launches == []
+
+
+def test_a_buffer_that_begins_anywhere_takes_another_variant(load: Callable[..., Program], device: FakeDevice) -> None:
+    program = load()
+    x = torch.rand(12)
+    assert device.compiled == [("add_one", True)]
+    for _ in range(2):
+        (y,) = program([x[1:], 11])
+        assert isinstance(y, torch.Tensor)
+        assert torch.equal(y, x[1:] + 1)
+    assert device.compiled == [("add_one", True), ("add_one", False)]
+    program([x[4:], 8])
+    assert [launch.image for launch in device.launches] == ["add_one.anywhere", "add_one.anywhere", "add_one"]
+
+
+def test_a_failed_launch_names_the_kernel(load: Callable[..., Program], device: FakeDevice) -> None:
+    device.status = 701
+    program = load()
+    with pytest.raises(CudaError, match="`@add_one`: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"):
+        program([torch.rand(4), 4])
+    assert device.log[-1] == "leave"
+    device.status = 0
+    assert len(program([torch.rand(4), 4])) == 1
+
+
+def test_too_many_programs(load: Callable[..., Program], device: FakeDevice) -> None:
+    text = KERNEL.replace("(n0 + 3) floordiv 4", "1073741824 * n0")
+    with pytest.raises(CudaError, match="`@add_one`: expected at most 2147483647 programs"):
+        load(text + PROGRAM)([torch.rand(2), 2])
+    assert device.launches == []
+
+
+def test_a_thread_without_a_context_gets_one(load: Callable[..., Program], device: FakeDevice) -> None:
+    device.has_context = False
+    (y,) = load()([torch.zeros(3), 3])
+    assert isinstance(y, torch.Tensor)
+    assert torch.equal(y, torch.ones(3))
+    assert f"context {0xC0}" in device.log
+
+
+def test_an_input_that_does_not_fit_leaves_the_device_alone(load: Callable[..., Program], device: FakeDevice) -> None:
+    with pytest.raises(ValueError, match="expected input 0 to be float32"):
+        load()([torch.rand(4, dtype=torch.float64), 4])
+    assert device.log == ["leave nothing"]
+
+
+def test_code_is_loaded_once_and_unloaded_with_its_last_user(device: FakeDevice) -> None:
+    first, second = device.kernel("add_one"), device.kernel("add_one")
+    assert len(device._images) == 1  # pyright: ignore[reportPrivateUsage]
+    del first
+    gc.collect()
+    assert "unload" not in device.log
+    del second
+    gc.collect()
+    assert device.log == ["unload"]
+
+
+def test_much_shared_memory_is_asked_for(device: FakeDevice) -> None:
+    device.kernel("add_one", shared=100_000)
+    assert device.log[0] == "attribute 8 is 100000"
+    with pytest.raises(CudaError, match="needs 300000 bytes of shared memory, cuda:0 has 232448"):
+        device.kernel("add_one", shared=300_000)
+
+
+def test_python_launches_the_same_way(kernel: Kernel, device: FakeDevice) -> None:
+    x, y = torch.rand(9), torch.empty(9)
+    kernel.launch(3, STREAM, [x.data_ptr(), y.data_ptr()], [9])
+    kernel.launch(2, STREAM, [x[1:].data_ptr(), y.data_ptr()], [8])
+    kernel.launch(0, STREAM, [x.data_ptr(), y.data_ptr()], [0])
+    assert [(launch.image, launch.programs, launch.threads) for launch in device.launches] == [
+        ("add_one", 3, 128),
+        ("add_one.anywhere", 2, 128),
+    ]
+    assert torch.equal(y[:8], x[1:] + 1)
+    device.status = 701
+    with pytest.raises(CudaError, match="@add_one"):
+        kernel.launch(1, STREAM, [x.data_ptr(), y.data_ptr()], [4])
+
+
+def test_python_text() -> None:
+    text = emit_python(plan_of(KERNEL + PROGRAM))
+    assert "@on_device('cuda:0')\ndef program(kernels, constants, arg0, arg1):" in text
+    assert "    stream = current_stream('cuda:0')\n" in text
+    assert "kernels['add_one']((3 + size0) // 4, stream, arg0.data_ptr(), buf0.data_ptr(), size0)" in text
+
+
+def test_a_program_without_kernels_on_cuda_has_no_guard() -> None:
+    text = emit_llvm(plan_of(PROGRAM.replace("host.launch", "//").replace("      memref", "//"))).text
+    assert "aoti_torch_empty_strided" in text
+    assert "cuda_guard" not in text
+
+
+def test_a_kernel_that_is_not_lowered() -> None:
+    with pytest.raises(VerifyException, match="which runs on CUDA, to be a `tt"):
+        plan_of(KERNEL.replace("grid = #sym.expr<(n0 + 3) floordiv 4>, ", "") + PROGRAM)
+
+
+def with_launches(*devices: tuple[str, str]) -> str:
+    """The text of a program with a launch for each pair of devices, on one buffer on each of the two."""
+
+    def kind(device: str) -> str:
+        return f'memref<8xf32, #sym.layout<[8], [1], device "{device}">>'
+
+    names = {device: f"%x{number}" for number, device in enumerate(dict.fromkeys(d for pair in devices for d in pair))}
+    arguments = ", ".join(f"{name} : {kind(device)}" for device, name in names.items())
+    launches = "\n".join(
+        f"host.launch @add_one({names[a]}, {names[b]}) symbols [8] : {kind(a)}, {kind(b)}" for a, b in devices
+    )
+    return f"{KERNEL} func.func @forward({arguments}) {{ {launches} func.return }}"
+
+
+def test_devices_of_kernels() -> None:
+    assert plan_of(with_launches(("cuda:1", "cuda:1"))).device == "cuda:1"
+    with pytest.raises(VerifyException, match="buffers of `@add_one` on one device, found cuda:0, cuda:1"):
+        plan_of(with_launches(("cuda:0", "cuda:1")))
+    with pytest.raises(VerifyException, match="buffers of `@add_one` on one device, found cuda:0, cpu"):
+        plan_of(with_launches(("cuda:0", "cpu")))
+    with pytest.raises(VerifyException, match="kernels on one CUDA device, found cuda:0, cuda:1"):
+        plan_of(with_launches(("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")))
