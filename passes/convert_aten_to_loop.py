@@ -26,7 +26,8 @@ Each operator becomes one nest, or a view; softmax and the norms are one nest ea
 dtype, and 16-bit floats are computed with in f32. `origin` names the operators that a nest computes.
 
 A call stays what it is where there is no lowering, or none for its arguments (complex numbers, tensors on several
-devices or on one without kernels): it will run as an ATen call. So do calls that write to an argument.
+devices or on one without kernels): it will run as an ATen call. So do calls that write to an argument. On CUDA the
+same goes for a scatter that overwrites: positions may be equal, so its writes would have to take turns, on one thread.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects.aten import CallOp
-from tilewright.dialects.loop import layout_of
-from tilewright.dialects.sym_expr import Ranges
+from tilewright.dialects.loop import LoopDim, PrefixOp, ScanOp, StoreOp, layout_of
+from tilewright.dialects.sym_expr import Ranges, integer
 from tilewright.dialects.type_guards import is_tensor
 from tilewright.passes.analysis.ranges import symbol_ranges
 from tilewright.passes.lowering import (
@@ -124,11 +125,30 @@ def _fits_a_nest(op: CallOp) -> bool:
     return True
 
 
+def _device(op: CallOp) -> str:
+    """Return the kind of the one device of a call's tensors."""
+    kinds = (v.type for v in (*op.results, *op.operands))
+    return next((layout_of(k).device_kind for k in kinds if is_tensor(k)), "cpu")
+
+
+def _takes_turns(call: Call) -> bool:
+    """Whether a lowering has writes that replace each other one after the other, which nothing but a scan can say."""
+    scans = (op for nest in call.ops for op in nest.walk() if isinstance(op, ScanOp))
+    return any(
+        any(d != LoopDim.extent(integer(1)) for d in scan.loops.dims)
+        and any(isinstance(op, StoreOp) and op.combine is None for op in scan.walk())
+        and not any(isinstance(op, PrefixOp) for op in scan.walk())
+        for scan in scans
+    )
+
+
 def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:
     """Replace a call by what `lowering` makes of it. Return whether it has a rule for the call's arguments."""
     call = Call(op, ranges)
     try:
         replacements = lowering(call)
+        if _device(op) != "cpu" and _takes_turns(call):
+            raise NotLoweredError("writes that take turns, on a device of many threads")
     except NotLoweredError:
         call.abandon()
         return False
