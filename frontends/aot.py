@@ -65,7 +65,8 @@ def trace_and_compile(
         return min_cut_rematerialization_partition(joint, *args, **kwargs)
 
     # Tokens that order effects are made in the graph: as inputs they are tensors in tracing and None in calls.
-    with config.patch(unlift_effect_tokens=True):
+    # The states of CUDA's generators are tensors, as the CPU's are: generators cannot be inputs.
+    with config.patch(unlift_effect_tokens=True, graphsafe_rng_functionalization=False):
         compiled = aot_module_simplified(
             graph_module,
             list(example_inputs),

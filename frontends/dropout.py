@@ -25,8 +25,15 @@ def kept_scale(kept: float, dtype: torch.dtype) -> float:
     return _to_bfloat(quotient) if dtype == torch.bfloat16 else quotient
 
 
+def scale_on_cuda(kept: float, dtype: torch.dtype) -> float:
+    """Return by what dropout multiplies on CUDA: there the scale has the precision in which the product is computed."""
+    return kept_scale(kept, torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype)
+
+
 def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
     """Multiply a gradient by the noise that the forward pass multiplied with, in place of `aten`'s own rounding."""
+    if grad_output.device.type == "cuda":
+        return grad_output * mask.to(grad_output.dtype) * scale
     noise = mask.to(grad_output.dtype) * kept_scale(1.0 / scale if scale else 0.0, grad_output.dtype)
     return grad_output * noise
 

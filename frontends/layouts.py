@@ -3,6 +3,7 @@
 The strides of a traced result decide what `as_strided` and `is_contiguous` mean after it, and those of the output.
 torch computes them by a function of its own for each operator; where that differs from the kernel, an operator here is
 traced as itself on a contiguous input (`NotImplemented` leaves it alone), followed by the layout that the kernel gives.
+What CUDA's kernels share with the CPU's, that they fill a clone or are made of other operators, goes for both.
 """
 
 # torch's own functions carry few types.
@@ -23,14 +24,14 @@ aten = torch.ops.aten
 
 def _roll(x: Tensor, shifts: list[int], dims: tuple[int, ...] = ()) -> Tensor:
     """Eager mode concatenates two parts, and so keeps channels last."""
-    if not dims or not _is_channels_last(x):
+    if x.device.type != "cpu" or not dims or not _is_channels_last(x):
         return NotImplemented
     return _as_suggested(aten.roll.default(x.contiguous(), shifts, dims), x)
 
 
 def _keeps_channels_last(operator: Callable[..., Tensor]) -> Decomposition:
     def call(x: Tensor, *args: Any) -> Tensor:
-        if not _is_channels_last(x):
+        if x.device.type != "cpu" or not _is_channels_last(x):
             return NotImplemented
         return _as_suggested(operator(x.contiguous(), *args), x)
 
@@ -54,7 +55,7 @@ def _normalize(operator: Callable[..., Any]) -> Decomposition:
     """A batch norm's result is contiguous or has its channels last, whatever the input."""
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if x.is_contiguous() or x.is_contiguous(memory_format=suggested_format(x)):
+        if x.device.type != "cpu" or x.is_contiguous() or x.is_contiguous(memory_format=suggested_format(x)):
             return NotImplemented
         return operator(_as_suggested(x, x), *args, **kwargs)
 

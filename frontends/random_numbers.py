@@ -8,7 +8,10 @@ distributions that are not listed here, stay calls of ATen.
 With `random="eager"` the numbers are those of eager mode: each operator draws from torch's generator, in the order of
 the program. Only dropout is written out then, because what tracing gives for it is another operator than eager mode's.
 
-Dropout multiplies what it keeps by a scale that is rounded to the dtype, as in eager mode.
+Dropout multiplies what it keeps by a scale that is rounded to the dtype, as in eager mode on a CPU; on CUDA, as there,
+the scale is rounded to the type that the product is computed in.
+
+On CUDA the seed is a tensor of the device, drawn from the device's generator by a kernel, so nothing waits for it.
 """
 
 # FX nodes carry values of any type.
@@ -22,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import fx
 
-from tilewright.frontends.dropout import kept_scale
+from tilewright.frontends.dropout import kept_scale, scale_on_cuda
 from tilewright.frontends.random_rewriter import Rewriter, Rule, memory_order
 from tilewright.frontends.torch_internals import find_overload
 
@@ -53,6 +56,9 @@ def _dropped(r: Rewriter, x: fx.Node, p: float, kept: fx.Node) -> Sequence[fx.No
     """Return the result of dropout and its mask, given which elements are kept as zeros and ones."""
     dtype = r.result(0).dtype
     noise = r.call(aten._to_copy.default, kept, dtype=dtype) if kept.meta["val"].dtype != dtype else kept
+    if r.result(0).device.type == "cuda":
+        result = r.call(aten.mul.Tensor, r.call(aten.mul.Tensor, x, noise), scale_on_cuda(1.0 - p, dtype))
+        return result, r.call(aten.ne.Scalar, kept, 0) if kept.meta["val"].dtype != torch.bool else kept
     noise = r.call(aten.mul.Tensor, noise, kept_scale(1.0 - p, dtype))
     mask = kept if kept.meta["val"].dtype == torch.bool else r.call(aten.ne.Scalar, kept, 0)
     return r.call(aten.mul.Tensor, x, noise), mask
@@ -69,8 +75,11 @@ def _dropout(r: Rewriter, *, input: fx.Node, p: float, train: bool | None) -> Se
 
 
 def _eager_dropout(r: Rewriter, *, input: fx.Node, p: float, train: bool | None) -> Sequence[fx.Node] | None:
-    """Draw as the composite `dropout` does, of the input's dtype; it draws nothing where all elements are dropped."""
-    if not r.result(0).dtype.is_floating_point or not _is_probability(p):
+    """Draw as the composite `dropout` does, of the input's dtype; it draws nothing where all elements are dropped.
+
+    On CUDA eager mode has the operator that tracing gives.
+    """
+    if r.result(0).device.type == "cuda" or not r.result(0).dtype.is_floating_point or not _is_probability(p):
         return None
     if train is False or p in (0, 1):
         return _dropout(r, input=input, p=p, train=train)

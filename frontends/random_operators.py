@@ -15,7 +15,8 @@ Distributions:
 `tilewright::random_integers` gives integers from `low` up to but not including `high`, all equally likely but for a
 bias below `(high - low) / 2**32`, or `(high - low) / 2**63` for ranges of more than 32 bits.
 
-`tilewright::rng_state` and `tilewright::set_rng_state` read and write the state of torch's default generator.
+`tilewright::rng_state` and `tilewright::set_rng_state` read and write the state of the default generator of a device,
+of the CPU's if none is named.
 """
 
 # torch.library carries few types.
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -38,8 +39,8 @@ _SCHEMAS = (
     "random(Tensor seed, int stream, SymInt[] size, int[] order, *, str distribution, ScalarType dtype) -> Tensor",
     "random_integers(Tensor seed, int stream, SymInt[] size, int[] order, *, SymInt low, SymInt high, "
     "ScalarType dtype) -> Tensor",
-    "rng_state() -> Tensor",
-    "set_rng_state(Tensor state) -> ()",
+    "rng_state(*, Device? device=None) -> Tensor",
+    "set_rng_state(Tensor state, *, Device? device=None) -> ()",
 )
 
 SIGNIFICANDS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
@@ -63,14 +64,14 @@ def dense_strides(size: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _places(size: Sequence[int], order: Sequence[int]) -> Tensor:
+def _places(size: Sequence[int], order: Sequence[int], device: torch.device) -> Tensor:
     """Return the distance of each element from the first in memory."""
-    return torch.arange(math.prod(size)).as_strided(tuple(size), dense_strides(size, order))
+    return torch.arange(math.prod(size), device=device).as_strided(tuple(size), dense_strides(size, order))
 
 
 def _bits(seed: Tensor, stream: int, size: Sequence[int], order: Sequence[int], *, wide: bool) -> Tensor:
     """Return the random bits of each element, as int64."""
-    return element_bits(seed, torch.tensor(stream), _places(size, order), wide=wide)
+    return element_bits(seed, seed.new_tensor(stream), _places(size, order, seed.device), wide=wide)
 
 
 def _uniform(bits: Tensor, digits: int, *, wide: bool) -> Tensor:
@@ -85,8 +86,8 @@ def _normal(seed: Tensor, stream: int, size: Sequence[int], order: Sequence[int]
         first, second = (_bits(seed, stream + i, size, order, wide=True) for i in range(2))
         radius, angle = (_uniform(b, 53, wide=True) for b in (first, second))
         return torch.sqrt(-2.0 * torch.log(1.0 - radius)) * torch.cos(angle * (2.0 * math.pi))
-    place = _places(size, order)
-    radius, angle = normal_words(seed, torch.tensor(stream), place)
+    place = _places(size, order, seed.device)
+    radius, angle = normal_words(seed, seed.new_tensor(stream), place)
     length = torch.sqrt(-2.0 * torch.log((radius.to(torch.float32) + 0.5) * 2.0**-32))
     turn = (angle >> 8).to(torch.float32) * 2.0**-24 * (2.0 * math.pi)
     return length * torch.where(place & 1 == 0, torch.cos(turn), torch.sin(turn))
@@ -130,7 +131,7 @@ def _random_integers(
 
 
 def _strided(value: Tensor, size: Sequence[int], order: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.empty_strided(tuple(size), dense_strides(size, order), dtype=dtype).copy_(value)
+    return torch.empty_strided(tuple(size), dense_strides(size, order), dtype=dtype, device=value.device).copy_(value)
 
 
 def _fake(
@@ -139,14 +140,29 @@ def _fake(
     return torch.empty_strided(tuple(size), dense_strides(size, order), dtype=dtype, device=seed.device)
 
 
-_STATE_BYTES = torch.get_rng_state().numel()
+def _state(*, device: torch.device | None = None) -> Tensor:
+    return torch.cuda.get_rng_state(device) if _is_cuda(device) else torch.get_rng_state()
 
 
-def _fake_state() -> Tensor:
-    return torch.empty(_STATE_BYTES, dtype=torch.uint8)
+def _set_state(state: Tensor, *, device: torch.device | None = None) -> None:
+    if _is_cuda(device):
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
-def _fake_set_state(state: Tensor) -> None:
+def _is_cuda(device: torch.device | None) -> TypeGuard[torch.device]:
+    return device is not None and device.type == "cuda"
+
+
+_STATE_BYTES, _CUDA_STATE_BYTES = torch.get_rng_state().numel(), 16
+
+
+def _fake_state(*, device: torch.device | None = None) -> Tensor:
+    return torch.empty(_CUDA_STATE_BYTES if _is_cuda(device) else _STATE_BYTES, dtype=torch.uint8)
+
+
+def _fake_set_state(state: Tensor, *, device: torch.device | None = None) -> None:
     pass
 
 
@@ -155,8 +171,8 @@ def _register() -> torch.library.Library:
     implementations: tuple[Callable[..., Any], ...] = (
         _random,
         _random_integers,
-        torch.get_rng_state,
-        torch.set_rng_state,
+        _state,
+        _set_state,
     )
     fakes: tuple[Callable[..., Any], ...] = (_fake, _fake, _fake_state, _fake_set_state)
     for schema, function, fake in zip(_SCHEMAS, implementations, fakes, strict=True):

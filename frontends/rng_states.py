@@ -10,8 +10,10 @@ They are those that `random_numbers.py` leaves calls of ATen.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from tilewright.frontends.random_operators import RNG_STATE, SET_RNG_STATE
@@ -38,7 +40,8 @@ def _run_and_save(graph: fx.Graph, node: fx.Node) -> None:
     states = [u for u in node.users if u.args[1] == 0]
     results = [u for u in node.users if u.args[1] == 1]
     assert len(states) + len(results) == len(node.users)
-    state = _get_state(graph, next(iter(node.users)).meta["val"])
+    like = next(iter(node.users)).meta["val"]
+    state = _get_state(graph, like, _generator_device(node, results))
     result = _call(graph, target, args, node.kwargs, state)
     for users, replacement in ((states, state), (results, result)):
         for user in users:
@@ -50,22 +53,30 @@ def _run_and_save(graph: fx.Graph, node: fx.Node) -> None:
 def _run_with(graph: fx.Graph, node: fx.Node) -> None:
     state, target, *args = node.args
     assert isinstance(state, fx.Node)
-    before = _get_state(graph, state.meta["val"])
+    device = _generator_device(node, [node])
+    before = _get_state(graph, state.meta["val"], device)
     state.meta["val"] = before.meta["val"]
-    _set_state(graph, state)
+    _set_state(graph, state, device)
     node.replace_all_uses_with(_call(graph, target, args, node.kwargs, state))
-    _set_state(graph, before)
+    _set_state(graph, before, device)
 
 
-def _get_state(graph: fx.Graph, like: Any) -> fx.Node:
+def _generator_device(node: fx.Node, results: Sequence[fx.Node]) -> dict[str, Any]:
+    """Return the device whose generator an operator moves, as a keyword argument; nothing for the CPU."""
+    tensors = [a for a in (*node.all_input_nodes, *results) if isinstance(a.meta.get("val"), torch.Tensor)]
+    devices = (a.meta["val"].device for a in tensors)
+    return next(({"device": d} for d in devices if d.type == "cuda"), {})
+
+
+def _get_state(graph: fx.Graph, like: Any, device: dict[str, Any]) -> fx.Node:
     """Add what reads the state. Its size is a constant; the partitioner's traced values have a symbol there."""
-    node = graph.call_function(RNG_STATE)
-    node.meta["val"] = traced_call(RNG_STATE, (), {}, like)
+    node = graph.call_function(RNG_STATE, (), device)
+    node.meta["val"] = traced_call(RNG_STATE, (), device, like)
     return node
 
 
-def _set_state(graph: fx.Graph, state: fx.Node) -> None:
-    graph.call_function(SET_RNG_STATE, (state,)).meta["val"] = None
+def _set_state(graph: fx.Graph, state: fx.Node, device: dict[str, Any]) -> None:
+    graph.call_function(SET_RNG_STATE, (state,), device).meta["val"] = None
 
 
 def _call(graph: fx.Graph, target: Any, args: list[Any], kwargs: dict[str, Any], like: fx.Node) -> fx.Node:
