@@ -7,6 +7,7 @@ PASSES: dict[str, str] = {
     "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
     "convert-aten-to-loop": "tilewright.passes.convert_aten_to_loop:ConvertAtenToLoopPass",
     "convert-loop-to-cpu": "tilewright.passes.convert_loop_to_cpu:ConvertLoopToCpuPass",
+    "convert-loop-to-tt": "tilewright.passes.convert_loop_to_tt:ConvertLoopToTtPass",
     "elide-copies": "tilewright.passes.elide_copies:ElideCopiesPass",
     "fold-add-into-mm": "tilewright.passes.fold_add_into_mm:FoldAddIntoMmPass",
     "generalize-kernels": "tilewright.passes.generalize_kernels:GeneralizeKernelsPass",

@@ -1,0 +1,237 @@
+"""Index expressions as operations: the part that is the same for all points of a block is computed as a scalar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import sympy
+from xdsl.dialects import arith
+from xdsl.dialects.builtin import IntegerType
+from xdsl.ir import Operation, SSAValue
+
+from tilewright.dialects import arith_tensor
+from tilewright.dialects.sym import format_expr
+from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, provably_at_most, simplify
+from tilewright.passes.analysis.index_space import IndexSpace
+from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, element_of, shape_of
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index: the sum of a scalar and a tensor, of which one may be missing, or both: zero."""
+
+    scalar: SSAValue | None = None
+    tensor: SSAValue | None = None
+
+
+@cache
+def _part(number: int) -> Symbol:
+    # Not a name that the parser accepts, nor one of an `IndexSpace`.
+    return sympy.Symbol(f"%p{number}", integer=True)
+
+
+class IndexBuilder:
+    """Evaluates expressions over the index values of a kernel, whose symbols are those of `space`.
+
+    Each index value is an expression over parts: sizes, the coordinates of the program, the counters of loops, the
+    positions in a block, and values that were loaded. Of each part it is known what value it has.
+    """
+
+    def __init__(self, space: IndexSpace, builder: TensorBuilder, kind: IntegerType):
+        self.space = space
+        self.kind = kind
+        self._builder = builder
+        self._values: dict[Symbol, SSAValue] = {}
+        self._ranges: dict[Symbol, tuple[Expr | None, Expr | None]] = {}
+        self._meanings: dict[Symbol, Expr] = {}
+        self._known: dict[Expr, Expr] = {}
+        self._multiples: dict[Symbol, int] = {}
+        self._parts = 0
+
+    def add_size(self, symbol: Symbol, value: SSAValue) -> None:
+        """Let the symbol of a size have a value."""
+        self._values[symbol] = value
+
+    def add_part(self, value: SSAValue, lower: Expr | None, upper: Expr | None, *, multiple: int = 1) -> Symbol:
+        """Return a new symbol for `value`, with inclusive bounds as far as they are known.
+
+        It is known to be a multiple of `multiple`.
+        """
+        found = _part(self._parts)
+        self._parts += 1
+        self._values[found] = value
+        self._ranges[found] = (lower, upper)
+        self._multiples[found] = multiple
+        return found
+
+    def define(self, index: SSAValue, meaning: Expr) -> None:
+        """Let an index value of the kernel be an expression over parts."""
+        self._meanings[self.space.symbol(index)] = meaning
+
+    def define_value(self, index: SSAValue, value: SSAValue) -> None:
+        """Let an index value of the kernel be a value of which nothing is known."""
+        self._values[self.space.symbol(index)] = value
+
+    def over_parts(self, expr: Expr) -> Expr:
+        """Return an expression over the index values as one over parts, with its products multiplied out."""
+        found = self._known.get(expr)
+        if found is None:
+            found = expr.xreplace(self._meanings)
+            if found.has(FloorDiv, Mod, Min, Max):
+                found = simplify(found, self._ranges)
+            found = self._known[expr] = sympy.expand(found)
+        return found
+
+    def at_most(self, a: Expr, b: Expr) -> bool:
+        """Whether `a <= b` for all values of the parts."""
+        return provably_at_most(a, b, self._ranges)
+
+    def is_multiple(self, expr: Expr, of: int) -> bool:
+        """Whether an expression over parts is provably a multiple of `of`."""
+        for term in sympy.Add.make_args(expr):
+            coefficient, rest = term.as_coeff_Mul()
+            known = self._multiples.get(rest, 1) if isinstance(rest, sympy.Symbol) else 1
+            if int(coefficient) * known % of != 0:
+                return False
+        return True
+
+    def convert(self, value: SSAValue) -> SSAValue:
+        """Return an integer in the type that indices have here."""
+        found = element_of(value)
+        if found == self.kind:
+            return value
+        assert isinstance(found, IntegerType)
+        kind = arith_tensor.ExtSIOp if found.bitwidth < self.kind.bitwidth else arith_tensor.TruncIOp
+        return self._builder.apply_shared(kind, value, result=self.kind, hint=value.name_hint)
+
+    def constant(self, value: int) -> SSAValue:
+        return self._builder.number(value, self.kind)
+
+    def scalar(self, expr: Expr) -> SSAValue:
+        """Return the value of an expression over parts that is the same for all points."""
+        value = self.evaluate(expr)
+        assert value.tensor is None
+        return self.constant(0) if value.scalar is None else value.scalar
+
+    def value(self, expr: Expr) -> SSAValue:
+        """Return the value of an expression over parts, a scalar where it can be one."""
+        return self.materialize(self.evaluate(expr))
+
+    def materialize(self, index: Index) -> SSAValue:
+        """Return the sum that an index is."""
+        if index.tensor is None:
+            return self.constant(0) if index.scalar is None else index.scalar
+        if index.scalar is None:
+            return index.tensor
+        return self._binary(arith.AddiOp, index.scalar, index.tensor)
+
+    def evaluate(self, expr: Expr) -> Index:
+        """Return the value of an expression over parts."""
+        if expr.is_Integer:
+            return Index() if expr == 0 else Index(self.constant(int(expr)))
+        if isinstance(expr, sympy.Symbol):
+            value = self._values[expr]
+            return Index(tensor=value) if shape_of(value) else Index(value)
+        if expr.is_Add:
+            return self._sum(expr)
+        if expr.is_Mul:
+            coefficient, rest = expr.as_coeff_Mul()
+            return self._product(int(coefficient), [self.evaluate(f) for f in _sorted(sympy.Mul.make_args(rest))])
+        if expr.is_Pow:
+            base, exponent = expr.args
+            return self._product(1, [self.evaluate(base)] * int(exponent))
+        if isinstance(expr, (FloorDiv, Mod)):
+            return self._wrap(self._division(expr))
+        assert isinstance(expr, (Min, Max)), expr
+        kind = arith.MinSIOp if isinstance(expr, Min) else arith.MaxSIOp
+        return self._wrap(self._binary(kind, *(self.value(a) for a in _sorted(expr.args))))
+
+    def _wrap(self, value: SSAValue) -> Index:
+        return Index(tensor=value) if shape_of(value) else Index(value)
+
+    def _binary(self, kind: type[Operation], a: SSAValue, b: SSAValue) -> SSAValue:
+        hint = a.name_hint if shape_of(a) and not shape_of(b) else b.name_hint if shape_of(b) else None
+        return self._builder.apply_shared(kind, a, b, hint=hint)
+
+    def _sum(self, expr: Expr) -> Index:
+        constant, terms = expr.as_coeff_Add()
+        added, subtracted, tensors = list[SSAValue](), list[SSAValue](), dict[Shape, SSAValue]()
+        for term in _sorted(sympy.Add.make_args(terms)):
+            negative = term.as_coeff_Mul()[0] == -1
+            index = self.evaluate(-term if negative else term)
+            if index.scalar is not None:
+                (subtracted if negative else added).append(index.scalar)
+            if index.tensor is not None:
+                tensor = self._product(-1, [Index(tensor=index.tensor)]).tensor if negative else index.tensor
+                assert tensor is not None
+                shape = shape_of(tensor)
+                tensors[shape] = self._binary(arith.AddiOp, tensors[shape], tensor) if shape in tensors else tensor
+        total: SSAValue | None = None
+        for tensor in tensors.values():
+            total = tensor if total is None else self._binary(arith.AddiOp, total, tensor)
+        scalar = self._add_scalars(added, subtracted, int(constant)) if added or subtracted or constant != 0 else None
+        return Index(scalar, total)
+
+    def _add_scalars(self, added: Sequence[SSAValue], subtracted: Sequence[SSAValue], constant: int) -> SSAValue:
+        """Add up, what comes from the outermost blocks first, so that partial sums leave inner loops."""
+        parts = [*((v, arith.AddiOp) for v in added), *((v, arith.SubiOp) for v in subtracted)]
+        parts.sort(key=lambda part: self._builder.depth(part[0]))
+        if parts and parts[0][1] is arith.AddiOp:
+            (total, _), *rest = parts
+            if constant != 0:
+                rest.append((self.constant(constant), arith.AddiOp))
+        else:
+            total, rest = self.constant(constant), parts
+        for value, kind in rest:
+            total = self._binary(kind, total, value)
+        return total
+
+    def _product(self, coefficient: int, factors: Sequence[Index]) -> Index:
+        tensors = [f for f in factors if f.tensor is not None]
+        scalars = [f.scalar for f in factors if f.tensor is None]
+        if None in scalars:
+            return Index()
+        scale = self._multiply([s for s in scalars if s is not None], coefficient)
+        if not tensors:
+            return Index(self.constant(1) if scale is None else scale)
+        if len(tensors) > 1:
+            total = self.materialize(tensors[0])
+            for other in tensors[1:]:
+                total = self._binary(arith.MuliOp, total, self.materialize(other))
+            return Index(tensor=total if scale is None else self._binary(arith.MuliOp, total, scale))
+        (only,) = tensors
+        if scale is None:
+            return only
+        scaled = [None if v is None else self._binary(arith.MuliOp, v, scale) for v in (only.scalar, only.tensor)]
+        return Index(scaled[0], scaled[1])
+
+    def _multiply(self, values: list[SSAValue], coefficient: int) -> SSAValue | None:
+        """Return the product of scalars; None if it is one."""
+        values.sort(key=self._builder.depth)
+        if coefficient != 1:
+            values.append(self.constant(coefficient))
+        total: SSAValue | None = None
+        for value in values:
+            total = value if total is None else self._binary(arith.MuliOp, total, value)
+        return total
+
+    def _division(self, expr: Expr) -> SSAValue:
+        """Evaluate a floor division or modulo, whose divisor is positive."""
+        a, b = expr.args
+        dividend, divisor = self.value(a), self.value(b)
+        quotient = isinstance(expr, FloorDiv)
+        if provably_at_most(integer(0), a, self._ranges):
+            return self._binary(arith.DivSIOp if quotient else arith.RemSIOp, dividend, divisor)
+        rest = self._binary(arith.RemSIOp, dividend, divisor)
+        negative = self._builder.compare_integers("slt", rest, self.constant(0))
+        if quotient:
+            borrow = self._builder.apply_shared(arith_tensor.ExtUIOp, negative, result=self.kind)
+            return self._binary(arith.SubiOp, self._binary(arith.DivSIOp, dividend, divisor), borrow)
+        moved = self._binary(arith.AddiOp, rest, divisor)
+        return self._builder.apply_shared(arith_tensor.SelectOp, negative, moved, rest)
+
+
+def _sorted(exprs: Sequence[Expr]) -> list[Expr]:
+    return sorted(exprs, key=format_expr)

@@ -1,0 +1,126 @@
+"""The loops around what is being built: axes of tensors, and masks of the points that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+from xdsl.utils.exceptions import PassFailedException
+
+from tilewright.dialects.loop import Loop, LoopDim
+from tilewright.dialects.sym_expr import Expr, Min, integer
+from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder
+from tilewright.passes.lowering_tt.dependence import Dependence, Indices, shape_by
+from tilewright.passes.lowering_tt.index import IndexBuilder
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A loop over parts: where it begins, and what its index stays below, each of several limits."""
+
+    lower: Expr
+    upper: Expr
+
+    @property
+    def limits(self) -> Sequence[Expr]:
+        return self.upper.args if isinstance(self.upper, Min) else (self.upper,)
+
+
+class Scope:
+    """The axes and masks around what is being built."""
+
+    def __init__(self, builder: TensorBuilder, index: IndexBuilder, dependence: Dependence):
+        self._builder = builder
+        self._index = index
+        self._dependence = dependence
+        self._axes: dict[SSAValue, int] = {}
+        self._masks: dict[SSAValue, SSAValue] = {}
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of a value that depends on all axes."""
+        return tuple(self._axes.values())
+
+    @property
+    def rank(self) -> int:
+        return len(self._axes)
+
+    def shape_of(self, indices: Indices) -> Shape:
+        """Return the shape of a value that depends on `indices`."""
+        return shape_by(indices, self._axes)
+
+    def mask(self, indices: Indices | None = None) -> SSAValue | None:
+        """Return where the points are there that `indices` are of, or all of them; None if they all are."""
+        total: SSAValue | None = None
+        for index, mask in self._masks.items():
+            if indices is None or index in indices:
+                total = self._builder.both(total, mask)
+        return total
+
+    def mask_of(self, values: Sequence[SSAValue]) -> SSAValue | None:
+        """Return where the points are there that values of the kernel belong to."""
+        return self.mask(self._dependence.of(values))
+
+    def extent(self, this: LoopDim) -> Extent:
+        """Return a loop, given over the index space, over parts."""
+        return Extent(self._index.over_parts(this.lower), self._index.over_parts(this.upper))
+
+    @contextmanager
+    def axes(self, op: Loop, sizes: Sequence[int]) -> Generator[None]:
+        """Let the points of a loop be axes of these sizes while building its body.
+
+        Raises `PassFailedException` unless the sizes are at least the loops' extents.
+        """
+        opened: list[SSAValue] = []
+        for this, index, size in zip(self._index.space.loops(op), op.indices, sizes, strict=True):
+            extent = self.extent(this)
+            if this.step != 1 or not self.fits(extent, size):
+                raise PassFailedException(
+                    f"`{op.name}` has a block of {size} points, which its loop from {this.lower} to {this.upper} "
+                    f"by {this.step} may exceed; established by loop-tile-blocks"
+                )
+            self.open(index, extent, size)
+            opened.append(index)
+        yield
+        for index in opened:
+            self.close(index)
+
+    def open(self, index: SSAValue, extent: Extent, size: int, name: str | None = None) -> None:
+        """Let `index` be an axis; of one point it is a scalar."""
+        meaning = extent.lower
+        if size > 1:
+            positions = self._builder.range(size, len(self._axes), name or index.name_hint)
+            part = self._index.add_part(self._index.convert(positions), integer(0), integer(size - 1))
+            meaning = self._index.over_parts(extent.lower + part)
+            self._axes[index] = size
+        self._index.define(index, meaning)
+        mask: SSAValue | None = None
+        for limit in extent.limits:
+            if not self._reaches(extent.lower, size, limit):
+                below = self._below(meaning, limit)
+                mask = self._builder.both(mask, below)
+        if mask is not None:
+            self._masks[index] = mask
+
+    def close(self, index: SSAValue) -> None:
+        """End what `open` began."""
+        self._axes.pop(index, None)
+        self._masks.pop(index, None)
+
+    def fits(self, extent: Extent, size: int) -> bool:
+        """Whether a loop has provably at most `size` points."""
+        return any(self._index.at_most(limit - extent.lower, integer(size)) for limit in extent.limits)
+
+    def _reaches(self, lower: Expr, size: int, limit: Expr) -> bool:
+        """Whether all points of a block are provably below a limit."""
+        return self._index.at_most(lower + size, limit) or (
+            self._index.is_multiple(lower, size)
+            and self._index.is_multiple(limit, size)
+            and self._index.at_most(lower + 1, limit)
+        )
+
+    def _below(self, index: Expr, limit: Expr) -> SSAValue:
+        positions, end = self._index.value(index), self._index.value(limit)
+        return self._builder.compare_integers("slt", positions, end, hint="mask")
