@@ -1,7 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer, git and make: nothing else, and no C compiler.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-fast test-long lint types lit pytest format clean
+.PHONY: help demo test test-fast test-gpu test-long lint types lit pytest format clean
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -15,6 +15,7 @@ help:
 	@echo 'make demo       compile a small GPT-2 with backend="tilewright", check it against eager, print times'
 	@echo 'make test       everything that CI runs: ruff, pyright, lit, pytest'
 	@echo 'make test-fast  a subset in under one minute: ruff, lit, the quick part of pytest'
+	@echo 'make test-gpu   the numerics suite on a CUDA machine: what the tests compute, computed there'
 	@echo 'make test-long  what takes minutes each: byte identity of whole models, a thousand recompilations'
 	@echo 'make format     let ruff rewrite the files'
 	@echo 'make clean      remove .venv and build'
@@ -42,6 +43,10 @@ test-fast: pytest
 
 test-long: PYTEST_ARGS := --long
 test-long: pytest
+
+test-gpu: PYTEST_ARGS := --device cuda
+test-gpu: JOBS := 8
+test-gpu: pytest
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""How tests compile by the name of the entry point."""
+"""How tests compile by the name of the entry point, and on which device."""
 
 # torch's own functions carry few types.
 # pyright: reportUnknownMemberType=false
@@ -9,6 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+device: torch.device | None = None
+"""What `--device` says; None without it."""
 
 
 def compiled(function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any) -> Callable[..., Any]:

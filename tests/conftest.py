@@ -1,11 +1,17 @@
 """What every test stands on: the programs that a test starts see this checkout. And the sizes that reviewers judge."""
 
+from __future__ import annotations
+
 import ast
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("dialects", "passes", "frontends", "backends", "tools")
@@ -16,19 +22,52 @@ GUIDELINE_FUNCTION = 50
 def pytest_configure(config: pytest.Config) -> None:
     """Put `src` on the path of child processes; `pythonpath` in pyproject.toml does it for this one."""
     os.environ["PYTHONPATH"] = str(ROOT / "src")
+    name = config.getoption("--device")
+    if name is not None:
+        import torch
+        from tests import adapter
+
+        adapter.device = torch.device(name)
+        if adapter.device.type == "cuda" and not torch.cuda.is_available() and not config.option.collectonly:
+            raise pytest.UsageError("--device cuda: PyTorch finds no CUDA device")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that runs the tests marked `long`, and no others."""
+    """Add the options that choose tests: those marked `long`, or those that follow a device; and no others."""
     parser.addoption("--long", action="store_true", help="run the tests that take minutes each, and only those")
+    parser.addoption("--device", help="run the tests of what is computed on a device, such as cuda, and only those")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests marked `long`, or the others."""
-    wanted = bool(config.getoption("--long"))
+    """Leave out the tests marked `long`, or the others, and with `--device` all that do not follow the device."""
+    wanted, device = bool(config.getoption("--long")), config.getoption("--device")
     chosen = [item for item in items if (item.get_closest_marker("long") is not None) == wanted]
+    if device is not None:
+        chosen = [item for item in chosen if "device" in getattr(item, "fixturenames", ())]
+    for item in chosen:
+        cpu_only = item.get_closest_marker("cpu_only")
+        if cpu_only is not None and device not in (None, "cpu"):
+            item.add_marker(pytest.mark.skip(reason=cpu_only.args[0]))
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+
+
+@pytest.fixture
+def device() -> torch.device | None:
+    """The device of `--device`: a test that asks for it runs there too. None without it."""
+    from tests import adapter
+
+    return adapter.device
+
+
+@pytest.fixture
+def on_device(device: torch.device | None) -> Iterator[None]:
+    """Make new tensors on the device of `--device`."""
+    import torch
+
+    torch.set_default_device(device)  # pyright: ignore[reportUnknownMemberType]
+    yield
+    torch.set_default_device(None)  # pyright: ignore[reportUnknownMemberType]
 
 
 @pytest.fixture

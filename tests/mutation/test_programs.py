@@ -15,6 +15,8 @@ from tests.mutation.observed import observe
 from tests.mutation.programs import PROGRAMS
 from tests.mutation.random_programs import RandomProgram
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 ONE_CALL = {"writes_an_input_with_grad"}
 """A second call would go on with the graph of the first, through which the first has gone backward."""
 

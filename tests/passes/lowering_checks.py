@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from operator import getitem
 from typing import Any, TypeAlias, TypeVarTuple
 
+import pytest
 import torch
+from tests import adapter
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
@@ -84,13 +86,20 @@ def calls(module: ModuleOp) -> list[str]:
 
 
 def outputs(program: Callable[[*Ts], Any], *args: *Ts, dynamic: bool = False) -> list[tuple[Tensor, Tensor]]:
-    """Run a program as loops and in eager; return the pairs of results. Asserts that no call is left."""
+    """Run a program as loops and in eager; return the pairs of results. Asserts that no call is left.
+
+    With `--device` the program is compiled, and both run on the device.
+    """
     inputs: Any = args
+    if adapter.device is not None:
+        return _device_pairs(program, inputs, dynamic)
     return _pairs(lowered(program, *args, dynamic=dynamic), inputs, program(*args))
 
 
 def call_outputs(operator: Any, *args: Any, **kwargs: Any) -> list[tuple[Tensor, Tensor]]:
     """Run one call of an operator as loops and in eager; return the pairs of results."""
+    if adapter.device is not None:
+        return _device_call_pairs(operator, args, kwargs)
     tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
     return _pairs(lowered_call(operator, *args, **kwargs), tensors, operator(*args, **kwargs))
 
@@ -108,6 +117,38 @@ def _pairs(graph: ImportedGraph, inputs: Sequence[Tensor], expected: Any) -> lis
             assert isinstance(result, Tensor)
             pairs.append((result, tensor))
     return pairs
+
+
+def _device_pairs(program: Callable[..., Any], args: Sequence[Any], dynamic: bool) -> list[tuple[Tensor, Tensor]]:
+    """Compile what a program does to some tensors, as one graph, and run it on the device of the tests; so eager."""
+    given = [a.to(adapter.device) for a in args]
+    try:
+        expected = program(*given)
+    except (RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"not in eager on this device: {error}")
+
+    def traced(*args: Any) -> Any:
+        return program(*args)
+
+    graph = make_fx(traced, tracing_mode="symbolic" if dynamic else "fake")(*given)
+    torch.compiler.reset()
+    found = adapter.compiled(graph, dynamic=dynamic)(*(t.clone() for t in given))
+    return [(a, b) for a, b in zip(tree_leaves(found), tree_leaves(expected), strict=True) if b is not None]
+
+
+def _device_call_pairs(operator: Any, args: Any, kwargs: Any) -> list[tuple[Tensor, Tensor]]:
+    """Compile one call of an operator for the device of the tests; the tensors are the arguments."""
+    leaves, spec = tree_flatten((args, kwargs))
+    places = [n for n, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+    def program(*tensors: Tensor) -> Any:
+        values = [*leaves]
+        for place, tensor in zip(places, tensors, strict=True):
+            values[place] = tensor
+        given, named = tree_unflatten(values, spec)
+        return operator(*given, **named)
+
+    return _device_pairs(program, [leaves[n] for n in places], dynamic=False)
 
 
 def _none_outputs(module: ModuleOp) -> list[int]:
@@ -134,8 +175,9 @@ def check(
 
 
 def check_exactly(program: Callable[[*Ts], Any], *args: *Ts, dynamic: bool = False) -> None:
-    """Assert that a program computes as loops the very values that it does in eager."""
-    check(program, *args, dynamic=dynamic, rtol=0, atol=0)
+    """Assert that a program computes as loops the very values that it does in eager; on a device, nearly."""
+    exact = 0 if adapter.device is None else None
+    check(program, *args, dynamic=dynamic, rtol=exact, atol=exact)
 
 
 def sample(dtype: torch.dtype, *shape: int, scale: float = 4.0) -> Tensor:

@@ -26,6 +26,8 @@ from tests.passes.lowering_checks import (
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+pytestmark = pytest.mark.usefixtures("device")
+
 
 def _named(names: str) -> dict[str, Callable[..., Any]]:
     """Return the operators of some names."""

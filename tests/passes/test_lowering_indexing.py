@@ -22,6 +22,8 @@ from tests.passes.lowering_checks import (
 
 from tilewright.dialects.loop import NestOp
 
+pytestmark = pytest.mark.usefixtures("device")
+
 REARRANGED: dict[str, Unary] = {
     "cat": lambda x: aten.cat([x, x, x], 1),
     "cat along the last": lambda x: aten.cat([x, aten.slice(x, 2, 1, 3)], -1),

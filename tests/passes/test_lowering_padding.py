@@ -9,6 +9,8 @@ import torch
 from tests.passes.lowering_checks import FLOATS, aten, calls, check, check_exactly, lowered, sample
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("device")
+
 FIXED_AND_SYMBOLIC = pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])
 PADDED: dict[str, tuple[Tensor, list[int]]] = {
     "rows": (sample(torch.float32, 2, 3, 9), [2, 3]),

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from tilewright.dialects.loop import ScanOp
 
+pytestmark = pytest.mark.usefixtures("device")
+
 Arguments: TypeAlias = tuple[list[int], list[int], list[int], list[int], bool]
 
 FIXED_AND_SYMBOLIC = pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])

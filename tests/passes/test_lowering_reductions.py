@@ -24,6 +24,8 @@ from tests.passes.lowering_checks import (
 
 from tilewright.dialects.loop import NestOp, ReduceOp
 
+pytestmark = pytest.mark.usefixtures("device")
+
 SUMS: dict[str, Unary] = {
     "all": aten.sum,
     "one": lambda x: aten.sum(x, [1]),

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from tilewright.dialects.loop import PrefixOp, ScanOp
 
+pytestmark = pytest.mark.usefixtures("device")
+
 FIXED_AND_SYMBOLIC = pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])
 ALONG = {"cumsum": aten.cumsum, "cumprod": aten.cumprod, "cummax": aten.cummax, "cummin": aten.cummin}
 

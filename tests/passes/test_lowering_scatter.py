@@ -23,6 +23,8 @@ from torch import Tensor
 from tilewright.backends.reference.interpreter import run_function
 from tilewright.dialects.loop import ScanOp
 
+pytestmark = pytest.mark.usefixtures("device")
+
 Ternary: TypeAlias = Callable[[Tensor, Tensor, Tensor], Any]
 
 FIXED_AND_SYMBOLIC = pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from tilewright.backends.reference.interpreter import run_function
 
+pytestmark = pytest.mark.usefixtures("device")
+
 MASKS = ((True, True, True), (True, False, False), (False, True, True), (False, False, True), (False, True, False))
 KINDS = (*((dtype, dtype) for dtype in FLOATS), (torch.bfloat16, torch.float32), (torch.float16, torch.float32))
 """Dtypes of operand and parameters."""
@@ -31,7 +33,7 @@ def _close(operator: Any, *args: Any) -> None:
     for (result, eager), truth in zip(pairs, expected, strict=True):
         assert (result.shape, result.stride()) == (eager.shape, eager.stride())
         step = torch.finfo(result.dtype).eps * truth.abs().max().item()
-        error, bound = ((t.double() - truth).abs().max().item() for t in (result, eager))
+        error, bound = ((t.double() - truth.to(t.device)).abs().max().item() for t in (result, eager))
         assert error <= 1.5 * bound + 2 * step
 
 

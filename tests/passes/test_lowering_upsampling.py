@@ -15,6 +15,8 @@ from torch.nn import functional
 from tilewright.dialects.aten import CallOp
 from tilewright.stats import last_compile_stats, reset_compile_stats
 
+pytestmark = pytest.mark.usefixtures("device")
+
 SHAPES: dict[str, tuple[tuple[int, ...], list[int]]] = {
     "rows": ((2, 3, 5), [15]),
     "images": ((2, 3, 4, 5), [8, 35]),

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 EXTREMES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, -1e-45, 7.0, 1e9, 1e20, -1e20, 3e38, -3e38, inf, -inf, nan)
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 import tilewright
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 
 def _recurrence(x: Tensor, w: Tensor, steps: int) -> Tensor:
     for _ in range(steps):

@@ -24,6 +24,7 @@ from tilewright.tools.exported import compile_exported
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
+@pytest.mark.usefixtures("on_device")
 def test_the_seed_decides() -> None:
     f = compiled(lambda x: (F.dropout(x, 0.5), torch.rand_like(x)))
     x = torch.ones(1000)
@@ -70,6 +71,7 @@ STATISTICS: dict[str, tuple[Callable[[], Tensor], float, float]] = {
 
 
 @pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.usefixtures("on_device")
 def test_statistics(name: str) -> None:
     make, mean, variance = STATISTICS[name]
     numbers = compiled(make)()
@@ -82,6 +84,7 @@ def test_statistics(name: str) -> None:
     assert abs(found[2]) < error
 
 
+@pytest.mark.usefixtures("on_device")
 def test_uniform_numbers_stay_below_one() -> None:
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         numbers = compiled(lambda d: torch.rand(100_000, dtype=d))(dtype)
@@ -89,6 +92,7 @@ def test_uniform_numbers_stay_below_one() -> None:
         assert float(numbers.max()) < 1
 
 
+@pytest.mark.usefixtures("on_device")
 def test_operators_and_calls_are_independent() -> None:
     def f(x: Tensor) -> tuple[Tensor, ...]:
         return torch.rand_like(x), torch.rand_like(x), torch.rand_like(x)
@@ -171,6 +175,7 @@ def test_dropout_keeps_what_eager_keeps_scaled_alike() -> None:
 
 
 @pytest.mark.parametrize(("p", "train"), [(0.0, True), (1.0, True), (0.5, False)])
+@pytest.mark.usefixtures("on_device")
 def test_dropout_at_the_ends(p: float, train: bool) -> None:
     x = torch.randn(5, 7, requires_grad=True)
     x.data[0, 0] = math.nan
@@ -183,6 +188,7 @@ def test_dropout_at_the_ends(p: float, train: bool) -> None:
     torch.testing.assert_close(results[0], results[1], equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.usefixtures("on_device")
 def test_dropout_of_nothing_and_of_sizes_that_change() -> None:
     f = compiled(lambda x: F.dropout(x * 1, 0.5), dynamic=True)
     for rows in (4, 0, 9, 130):
@@ -194,6 +200,7 @@ def test_dropout_of_nothing_and_of_sizes_that_change() -> None:
         assert torch.equal(x.grad, y.detach())
 
 
+@pytest.mark.usefixtures("on_device")
 def test_sizes_that_are_computed() -> None:
     def f(x: Tensor) -> Tensor:
         rows = F.dropout(x.reshape(-1, 4).t(), 0.5).sum(0)
@@ -208,6 +215,7 @@ def test_sizes_that_are_computed() -> None:
         assert x.grad is not None
 
 
+@pytest.mark.usefixtures("on_device")
 def test_the_backward_pass_agrees() -> None:
     x = torch.randn(50, 37, requires_grad=True)
     y = compiled(lambda x: F.dropout(x, 0.3))(x)

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("on_device")
+
 IMAGES: dict[str, Callable[[], Tensor]] = {
     "contiguous": lambda: torch.randn(2, 4, 3, 5),
     "channels last": lambda: torch.randn(2, 4, 3, 5).to(memory_format=torch.channels_last),

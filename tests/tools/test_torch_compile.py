@@ -22,13 +22,14 @@ from torch._dynamo.exc import BackendCompilerFailed
 import tilewright
 from tilewright.tools import torch_compile
 
-pytestmark = pytest.mark.usefixtures("fresh_compiler")
+pytestmark = pytest.mark.usefixtures("fresh_compiler", "on_device")
 
 
 def test_entry_point_is_found() -> None:
     assert "tilewright" in torch.compiler.list_backends()
 
 
+@pytest.mark.cpu_only("times LLVM")
 def test_several_graphs_share_the_statistics() -> None:
     def f(x: Tensor) -> Tensor:
         y = torch.softmax(x, -1)
@@ -230,6 +231,7 @@ def test_threads() -> None:
     assert not failures
 
 
+@pytest.mark.cpu_only("a device has no OpenMP threads")
 def test_number_of_threads_does_not_change_results() -> None:
     def f(x: Tensor) -> Tensor:
         return torch.softmax(x, -1)

@@ -19,8 +19,8 @@ Run: TypeAlias = Callable[[nn.Module, Callable[..., Any]], Any]
 
 
 @pytest.fixture(autouse=True)
-def fresh(fresh_compiler: None) -> None:
-    """Each test here begins without compiled code."""
+def fresh(fresh_compiler: None, on_device: None) -> None:
+    """Each test here begins without compiled code, and follows `--device`."""
 
 
 class Trainer:

@@ -16,6 +16,10 @@ from torch import Tensor, nn
 TOLERANCES = {torch.bfloat16: 2e-2, torch.float16: 2e-3}
 
 
+def device_type() -> str:
+    return torch.get_default_device().type
+
+
 def data() -> Tensor:
     torch.manual_seed(1)
     return torch.randn(4, 16, requires_grad=True)
@@ -24,7 +28,7 @@ def data() -> Tensor:
 @pytest.mark.parametrize("dtype", TOLERANCES)
 def test_around_the_model(trainer: Trainer, dtype: torch.dtype) -> None:
     def run(model: nn.Module, call: Any) -> list[Any]:
-        with torch.autocast("cpu", dtype=dtype):
+        with torch.autocast(device_type(), dtype=dtype):
             return trainer.step(model, call, data())
 
     trainer.check(Mlp, run, tolerance=TOLERANCES[dtype])
@@ -35,7 +39,7 @@ def test_around_the_model(trainer: Trainer, dtype: torch.dtype) -> None:
 def test_inside_the_model(trainer: Trainer, dtype: torch.dtype, cache: bool) -> None:
     class Cast(Mlp):
         def forward(self, x: Tensor) -> Tensor:
-            with torch.autocast("cpu", dtype=dtype, cache_enabled=cache):
+            with torch.autocast(device_type(), dtype=dtype, cache_enabled=cache):
                 return super().forward(x) + super().forward(x * 2)
 
     trainer.check(Cast, lambda model, call: trainer.step(model, call, data()), tolerance=TOLERANCES[dtype])
@@ -44,11 +48,11 @@ def test_inside_the_model(trainer: Trainer, dtype: torch.dtype, cache: bool) -> 
 def test_nested(trainer: Trainer) -> None:
     class Nested(Mlp):
         def forward(self, x: Tensor) -> Tensor:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast(device_type(), dtype=torch.bfloat16):
                 h = self.first(x)
-                with torch.autocast("cpu", enabled=False):
+                with torch.autocast(device_type(), enabled=False):
                     h = self.norm(h.float())
-                with torch.autocast("cpu", dtype=torch.float16):
+                with torch.autocast(device_type(), dtype=torch.float16):
                     h = F.gelu(h)
                 return self.second(h).float().softmax(-1)
 
@@ -58,10 +62,10 @@ def test_nested(trainer: Trainer) -> None:
 def test_scaled_gradients(trainer: Trainer) -> None:
     def run(model: nn.Module, call: Any) -> list[Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler = torch.amp.GradScaler(device_type(), init_scale=8.0)
         for _ in range(2):
             optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast(device_type(), dtype=torch.bfloat16):
                 loss = call(data()).float().pow(2).mean()
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
