@@ -74,9 +74,9 @@ def compile_module(
     `constants` are the tensors of the program's last arguments. `dump` is the folder for this module's stages.
     Raises what a pass, the emitters or LLVM raise.
     """
+    from tilewright.backends.cache import ObjectCache
     from tilewright.backends.host.abi import kernel_symbol, native_target
     from tilewright.backends.host.runtime import load_program
-    from tilewright.backends.llvm.cache import ObjectCache
     from tilewright.backends.llvm.pages import release_code_pages
     from tilewright.backends.llvm.runtime import compile_kernel
 

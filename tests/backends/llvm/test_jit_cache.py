@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.backends.llvm.cache import ObjectCache
+from tilewright.backends.cache import ObjectCache
 from tilewright.backends.llvm.jit import CompileOptions, compile_library, object_key
 from tilewright.backends.llvm.target import host_target
 
@@ -99,7 +99,7 @@ def test_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 WORKER = """
 import sys
 from pathlib import Path
-from tilewright.backends.llvm.cache import ObjectCache
+from tilewright.backends.cache import ObjectCache
 cache = ObjectCache(Path(sys.argv[1]), max_bytes=40_000)
 for step in range(300):
     key = f"{step % 20:02d}ab"

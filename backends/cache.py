@@ -2,8 +2,8 @@
 
 An entry's file name is the hash of everything that the object depends on, so an entry is never out of date. It is
 written under another name and moved into place, so a reader sees it whole or not at all, and it carries a checksum,
-because LLVM loads and runs an object with flipped bytes. The cache never raises: what cannot be read is compiled again,
-what cannot be written is not kept.
+because LLVM and CUDA load and run an object with flipped bytes. The cache never raises: what cannot be read is compiled
+again, what cannot be written is not kept.
 """
 
 import contextlib

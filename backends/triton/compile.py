@@ -1,0 +1,195 @@
+"""Cubins: kernels of the `tt` dialect as machine code of an NVIDIA GPU.
+
+No device is needed. Triton runs in processes of its own (`workers.py`), so it neither sees nor changes anything of this
+one, and kernels are compiled at the same time. A cubin depends on the text of the kernel, the architecture, the options
+and the version of Triton alone; under the hash of these it is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from tilewright.backends.cache import ObjectCache
+from tilewright.backends.triton.ttir import emit_ttir, installed_version, parse_version
+from tilewright.backends.triton.workers import Workers
+from tilewright.dialects.tt import FuncOp
+from tilewright.dialects.type_guards import is_integer_constant
+
+ARCHITECTURES = (75, 80, 86, 87, 89, 90, 100, 120)
+"""The compute capabilities that can be compiled for, times ten."""
+
+_FORMAT = "tilewright cubin 1"
+_DEFAULTS = {"num_warps": 4, "num_stages": 3}
+_NUMBERS: dict[str, object] = {"enable_fp_fusion": False, "enable_reflect_ftz": False}
+"""Eager's kernels neither fuse what is not written as one operation, nor flush denormals in functions of libdevice."""
+
+_ENTRY = re.compile(r"\.entry\s+\w+\s*\(([^)]*)\)")
+_DIAGNOSTIC = re.compile(r'^(?:loc\()?"?[^:"]*\.ttir"?:(\d+):(\d+)\)?: error: (.*)$', re.MULTILINE)
+_ASSEMBLER = re.compile(r"^ptxas\S* (?:\S+, line \d+; )?(?:error|fatal)\s*: (.*)$", re.MULTILINE)
+_MAX_PRINTED = 2000
+
+
+class CompileError(Exception):
+    """Triton is not installed, or refused a kernel."""
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """A kernel as machine code, and what a launch needs to know.
+
+    A block has `32 * num_warps` threads and `shared` bytes of dynamic shared memory. The arguments are those of the
+    kernel, then `hidden` pointers that may be null: memory that Triton's kernels can ask for and ours do not.
+    """
+
+    name: str
+    arch: int
+    num_warps: int
+    shared: int
+    parameters: int
+    hidden: int
+    image: bytes
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A kernel in the languages that it goes through: those of Triton, LLVM and NVIDIA, and the cubin."""
+
+    ttir: str
+    ttgir: str
+    llir: str
+    ptx: str
+    cubin: Cubin
+
+
+_workers = Workers()
+
+
+def compile_kernel(kernel: FuncOp, arch: int, *, cache: ObjectCache | None = None, aligned: bool = True) -> Cubin:
+    """Compile a kernel for an architecture such as 90, or take it from `cache`.
+
+    Unless `aligned`, its pointers may have the alignment of their elements only. Raises `CompileError`.
+    """
+    release = _release(arch)
+    text = emit_ttir(kernel, parse_version(release), aligned=aligned)
+    options = _options(kernel)
+    key = _key(text, arch, options, release)
+    kept = None if cache is None else cache.get(key)
+    if kept is not None:
+        return _unpack(kept)
+    cubin = _compile(kernel, text, arch, options).cubin
+    if cache is not None:
+        cache.put(key, _pack(cubin))
+    return cubin
+
+
+def compile_kernels(
+    kernels: Sequence[FuncOp], arch: int, *, cache: ObjectCache | None = None, aligned: bool = True
+) -> list[Cubin]:
+    """Compile many kernels at the same time; otherwise as `compile_kernel`."""
+    if len(kernels) < 2:
+        return [compile_kernel(k, arch, cache=cache, aligned=aligned) for k in kernels]
+    compile_one = partial(compile_kernel, arch=arch, cache=cache, aligned=aligned)
+    with ThreadPoolExecutor(min(len(kernels), len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(compile_one, kernels))
+
+
+def compile_stages(kernel: FuncOp, arch: int) -> Stages:
+    """Compile a kernel and return it in every language on the way. Raises `CompileError`."""
+    text = emit_ttir(kernel, parse_version(_release(arch)))
+    return _compile(kernel, text, arch, _options(kernel))
+
+
+def _release(arch: int) -> str:
+    """Return the version of Triton that compiles for `arch`."""
+    if arch not in ARCHITECTURES:
+        raise CompileError(f"cannot compile for sm_{arch}, expected one of {', '.join(map(str, ARCHITECTURES))}")
+    release = installed_version()
+    if release is None:
+        raise CompileError("triton is not installed: kernels for CUDA devices need it (`pip install tilewright[cuda]`)")
+    return release
+
+
+def _options(kernel: FuncOp) -> dict[str, object]:
+    options = dict(_NUMBERS)
+    for name, default in _DEFAULTS.items():
+        given = kernel.attributes.get(name)
+        options[name] = given.value.data if given is not None and is_integer_constant(given) else default
+    return options
+
+
+def _key(text: str, arch: int, options: dict[str, object], release: str) -> str:
+    parts = json.dumps([_FORMAT, release, arch, options, text], sort_keys=True)
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
+def _pack(cubin: Cubin) -> bytes:
+    facts = {k: v for k, v in asdict(cubin).items() if k != "image"}
+    return json.dumps(facts).encode() + b"\n" + cubin.image
+
+
+def _unpack(content: bytes) -> Cubin:
+    facts, _, image = content.partition(b"\n")
+    return Cubin(**json.loads(facts), image=image)
+
+
+def _compile(kernel: FuncOp, text: str, arch: int, options: dict[str, object]) -> Stages:
+    name = kernel.sym_name.data
+    answer = _workers.compile(name, text, arch, options)
+    if answer.error is not None:
+        raise CompileError(_explain(name, text, answer.error, answer.printed))
+    facts = answer.facts
+
+    def text_of(stage: str) -> str:
+        value = facts[stage]
+        assert isinstance(value, str)
+        return value
+
+    def number_of(fact: str) -> int:
+        value = facts[fact]
+        assert isinstance(value, int)
+        return value
+
+    scratch = number_of("global_scratch_size") + number_of("profile_scratch_size")
+    if scratch:
+        raise CompileError(f"kernel `{name}` needs {scratch} bytes of scratch memory, which a launch does not provide")
+    parameters = len(kernel.args)
+    cubin = Cubin(
+        name=text_of("name"),
+        arch=arch,
+        num_warps=number_of("num_warps"),
+        shared=number_of("shared"),
+        parameters=parameters,
+        hidden=_count_parameters(text_of("ptx")) - parameters,
+        image=base64.b64decode(text_of("cubin")),
+    )
+    return Stages(text_of("ttir"), text_of("ttgir"), text_of("llir"), text_of("ptx"), cubin)
+
+
+def _count_parameters(ptx: str) -> int:
+    """Return how many parameters the entry of a PTX module has."""
+    match = _ENTRY.search(ptx)
+    assert match is not None
+    return match[1].count(".param")
+
+
+def _explain(name: str, text: str, error: str, printed: str) -> str:
+    """Return in words why Triton refused a kernel: what it said first, and the line it said it about."""
+    diagnostic = _DIAGNOSTIC.search(printed)
+    if diagnostic is None:
+        assembler = _ASSEMBLER.search(error)
+        if assembler is not None:
+            return f"triton cannot compile kernel `{name}`: ptxas says: {assembler[1]}"
+        said = printed.strip()[-_MAX_PRINTED:]
+        return f"triton cannot compile kernel `{name}`: {error}" + (f"\n{said}" if said else "")
+    line, column = int(diagnostic[1]), int(diagnostic[2])
+    lines = text.split("\n")
+    excerpt = f"\n  {lines[line - 1]}\n  {' ' * (column - 1)}^" if 0 < line <= len(lines) else ""
+    return f"triton cannot compile kernel `{name}`: {line}:{column}: {diagnostic[3]}{excerpt}"

@@ -1,0 +1,3 @@
+from triton.backends.compiler import BaseBackend, GPUTarget
+
+def make_backend(target: GPUTarget) -> BaseBackend: ...
