@@ -57,10 +57,7 @@ def _cpu(lanes: int) -> tuple[str, ...]:
     )
 
 
-_TT = (
-    "loop-tile-blocks",
-    "convert-loop-to-tt",
-)
+_TT: tuple[str, ...] = ()
 """Kernels for CUDA to Triton's IR; all others are left alone."""
 
 

@@ -20,6 +20,8 @@ from xdsl.passes import ModulePass
 
 from tilewright import stats
 from tilewright.dialects import host
+from tilewright.dialects.loop_access import layout_of
+from tilewright.dialects.type_guards import is_memref, is_tensor
 from tilewright.dialects.verifier import verify_module
 from tilewright.passes.analysis.lifetimes import planned_bytes
 from tilewright.passes.pipelines import PIPELINES, load_passes
@@ -27,8 +29,7 @@ from tilewright.tools.entry import no_garbage_collection
 from tilewright.tools.options import Options
 
 if TYPE_CHECKING:
-    from tilewright.backends.host.runtime import Constants, Program
-    from tilewright.backends.llvm.jit import Function
+    from tilewright.backends.host.runtime import Constants, Kernel, Program
     from tilewright.backends.llvm.target import Target
 
 
@@ -55,7 +56,7 @@ class CompiledModule:
     program: Program
     module: ModuleOp
     """The module after the last pass."""
-    kernels: tuple[Function, ...]
+    kernels: tuple[Kernel, ...]
     times: StageTimes
 
 
@@ -79,14 +80,20 @@ def compile_module(
     from tilewright.backends.host.runtime import load_program
     from tilewright.backends.llvm.pages import release_code_pages
     from tilewright.backends.llvm.runtime import compile_kernel
+    from tilewright.tools.compile_cuda import compile_device_kernels, dump_device_code
 
     times = times or StageTimes()
     target = native_target()
     with no_garbage_collection():
-        run_passes(module, ctx, pipeline_text(options, target), verify=options.verify, dump=dump, times=times)
+        run_passes(
+            module, ctx, pipeline_text(options, target, devices(module)), verify=options.verify, dump=dump, times=times
+        )
         store = None if options.cache is None else ObjectCache(options.cache)
+        kernels: list[Kernel] = []
         with times.measure("llvm"):
-            kernels = tuple(compile_kernel(k, target, kernel_symbol, store) for k in kernel_functions(module))
+            kernels += (compile_kernel(k, target, kernel_symbol, store) for k in kernel_functions(module))
+        with times.measure("triton"):
+            kernels += compile_device_kernels(module, store)
         with times.measure("host"):
             program = load_program(
                 module,
@@ -99,7 +106,8 @@ def compile_module(
     release_code_pages()
     if dump is not None:
         dump_code(module, target, dump)
-    return CompiledModule(program, module, kernels, times)
+        dump_device_code(module, dump)
+    return CompiledModule(program, module, tuple(kernels), times)
 
 
 def record_stats(compiled: CompiledModule) -> None:
@@ -116,9 +124,21 @@ def record_stats(compiled: CompiledModule) -> None:
     )
 
 
-def pipeline_text(options: Options, target: Target) -> str:
-    """Return the text of the pipeline to run: the one asked for, or the one for `target`."""
-    name = options.pipeline or f"cpu-{target.vector_bits}"
+def devices(module: ModuleOp) -> list[str]:
+    """Return the kinds of devices of the tensors in a module's functions: `cpu`, `cuda`."""
+    found: dict[str, None] = {}
+    for function in module.ops:
+        if isinstance(function, FuncOp):
+            for block in function.body.blocks:
+                for value in (*block.args, *(r for op in block.ops for r in op.results)):
+                    if is_tensor(value.type) or is_memref(value.type):
+                        found[layout_of(value.type).device_kind] = None
+    return list(found)
+
+
+def pipeline_text(options: Options, target: Target, devices: Sequence[str] = ()) -> str:
+    """Return the text of the pipeline to run: the one asked for, or the one for `target` and for the other devices."""
+    name = options.pipeline or f"{'cuda' if 'cuda' in devices else 'cpu'}-{target.vector_bits}"
     return PIPELINES.get(name, name)
 
 

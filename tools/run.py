@@ -172,7 +172,7 @@ def _observe(file: ParsedModule, name: str, inputs: list[Input], arguments: argp
 def _run_native(module: ModuleOp, name: str, inputs: list[Input]) -> list[Output]:
     """Compile what is left to compile of `module`, which is changed, and call it."""
     from tilewright.backends.host.abi import native_target
-    from tilewright.tools.compile import compile_module, pipeline_text
+    from tilewright.tools.compile import compile_module, devices, pipeline_text
     from tilewright.tools.options import Options
 
     function = next((op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == name), None)
@@ -181,7 +181,7 @@ def _run_native(module: ModuleOp, name: str, inputs: list[Input]) -> list[Output
     names = function.attributes.get("aten.constants")
     first_constant = len(inputs) - (len(names.data) if names is not None and is_array(names) else 0)
     constants = [value for value in inputs[first_constant:] if not isinstance(value, int)]
-    options = Options(pipeline=_rest_of(pipeline_text(Options(), native_target()), module))
+    options = Options(pipeline=_rest_of(pipeline_text(Options(), native_target(), devices(module)), module))
     compiled = compile_module(module, make_context(), options, constants)
     return list(compiled.program(inputs[:first_constant]))
 

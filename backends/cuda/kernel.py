@@ -30,6 +30,7 @@ LOST_CONTEXT = 201
 TOO_MANY_PROGRAMS = -1
 """The status, of ours, of a launch of more programs than can be."""
 
+_ALIGNED, _UNALIGNED = 0, 1
 _THREADS_PER_WARP = 32
 
 
@@ -75,12 +76,12 @@ class DescriptionFields(ctypes.Structure):
 class Kernel:
     """A kernel on one device; its code stays loaded as long as the object lives."""
 
-    def __init__(self, name: str, driver: Driver, device: int, compile_code: Callable[[bool], Code]):
-        """Load the variant for aligned buffers. `compile_code(aligned)` compiles; what it raises is raised."""
+    def __init__(self, name: str, driver: Driver, device: int, code: Code, compile_unaligned: Callable[[], Code]):
+        """Load `code`, the variant for aligned buffers. Raises `CudaError`."""
         self.name = name
         self._driver = driver
         self._device = device
-        self._compile = compile_code
+        self._compile_unaligned = compile_unaligned
         self._modules: list[Module] = []
         self._lock = threading.Lock()
         self._description = DescriptionFields(
@@ -88,34 +89,36 @@ class Kernel:
         )
         self._launch = _LAUNCH(driver.address("cuLaunchKernel"))
         self._set_context = _SET_CONTEXT(driver.address("cuCtxSetCurrent"))
-        self.provide(aligned=True)
+        self._load(_ALIGNED, code)
 
     @property
     def address(self) -> int:
         """The address of the description."""
         return ctypes.addressof(self._description)
 
-    def provide(self, *, aligned: bool) -> None:
-        """See to it that a variant can be launched. Raises `CudaError`, and what compiling raises."""
+    def provide_unaligned(self) -> None:
+        """See to it that buffers may begin anywhere. Raises `CudaError`, and what compiling raises."""
         with self._lock:
-            variant = self._description.variants[0 if aligned else 1]
-            if variant.function is not None:
-                return
-            code = self._compile(aligned)
-            module = self._driver.load(self._device, code.image)
-            function = self._driver.function(self._device, module, code.name, code.shared)
-            self._modules.append(module)
-            variant.threads = code.num_warps * _THREADS_PER_WARP
-            variant.shared = code.shared
-            variant.function = function  # last: other threads may be looking
+            if self._description.variants[_UNALIGNED].function is None:
+                self._load(_UNALIGNED, self._compile_unaligned())
+
+    def _load(self, number: int, code: Code) -> None:
+        module = self._driver.load(self._device, code.image)
+        function = self._driver.function(self._device, module, code.name, code.shared)
+        self._modules.append(module)
+        variant = self._description.variants[number]
+        variant.threads = code.num_warps * _THREADS_PER_WARP
+        variant.shared = code.shared
+        variant.function = function  # last: other threads may be looking
 
     def launch(self, programs: int, stream: int, buffers: Sequence[int], sizes: Sequence[int]) -> None:
         """Launch so many programs on addresses and sizes, as native host programs do. Raises `CudaError`."""
         if programs < 1:
             return
-        aligned = all(b % ALIGNMENT == 0 for b in buffers)
-        self.provide(aligned=aligned)
-        variant = self._description.variants[0 if aligned else 1]
+        number = _ALIGNED if all(b % ALIGNMENT == 0 for b in buffers) else _UNALIGNED
+        if number == _UNALIGNED:
+            self.provide_unaligned()
+        variant = self._description.variants[number]
         values = [*buffers, *sizes, *(0,) * SCRATCH_POINTERS]
         places = (ctypes.c_int64 * len(values))(*(v - 2**64 if v >= 2**63 else v for v in values))
         first = ctypes.addressof(places)

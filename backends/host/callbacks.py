@@ -88,7 +88,7 @@ class Callbacks:
                 case DeviceSite(device):
                     raise RuntimeError(text or f"cannot run kernels on {device}")
                 case VariantSite(kernel):
-                    self._kernels[kernel].provide(aligned=False)
+                    self._kernels[kernel].provide_unaligned()
                 case LaunchSite(kernel):
                     raise self._kernels[kernel].error(reason)
                 case KernelSite(errors):

@@ -12,7 +12,7 @@ from tilewright.dialects import host
 KERNEL_PREFIX = "kernel."
 """What goes before a kernel's name in the symbols of a program, so that no kernel hides a function of PyTorch."""
 
-_ALIGNED, _ANYWHERE = 0, 1
+_ALIGNED, _UNALIGNED = 0, 1
 
 
 class CudaText:
@@ -53,7 +53,7 @@ class CudaText:
             bits = text.value(f"or i64 {bits}, {other}")
         rest = text.value(f"and i64 {bits}, {ALIGNMENT - 1}")
         is_aligned = text.value(f"icmp eq i64 {rest}, 0")
-        variant = text.value(f"select i1 {is_aligned}, ptr {aligned}, ptr {self._place(kernel, _ANYWHERE)}")
+        variant = text.value(f"select i1 {is_aligned}, ptr {aligned}, ptr {self._place(kernel, _UNALIGNED)}")
         function = text.value(f"load ptr, ptr {variant}")
         is_missing = text.value(f"icmp eq ptr {function}, null")
         return variant, text.value(f"zext i1 {is_missing} to i32")

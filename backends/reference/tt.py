@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from xdsl.dialects import gpu
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import VerifyException
 
@@ -234,6 +235,11 @@ def _(op: tt.AtomicRMWOp, frame: Frame) -> None:
     function = _UPDATES[op.atomic_rmw_op.data]
     frame.set(op.result, tt_memory.update(op, pointers, [value], function, mask, frame))
     _synchronize(op, frame)
+
+
+@execute.register
+def _(op: gpu.BarrierOp, frame: Frame) -> None:
+    pass  # Each operation ends for all elements of a tensor before the next begins.
 
 
 def _compared(before: Tensor, expected: Tensor, value: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ PASSES = [
     "loop-fuse",
     "loop-hoist",
     "loop-simplify-index",
-    "loop-tile-blocks",
     "order-writes",
     "reinplace",
     "retarget",

@@ -9,8 +9,9 @@ that programs compiled for `cuda:0` run on any machine.
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
@@ -51,15 +52,18 @@ class Launch:
 class FakeDevice:
     """`functions` are the kernels, by image: each takes the addresses and sizes that a launch passes."""
 
-    functions: Mapping[str, Callable[..., None]]
-    arity: Mapping[str, int]
+    functions: dict[str, Callable[..., None]] = field(default_factory=dict[str, Callable[..., None]])
+    arity: dict[str, int] = field(default_factory=dict[str, int])
     launches: list[Launch] = field(default_factory=list[Launch])
     log: list[str] = field(default_factory=list[str])
-    compiled: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
+    compiled: list[str] = field(default_factory=list[str])
+    """The kernels whose second variant has been compiled."""
     status: int = 0
     """What the next launches return."""
     has_context: bool = True
     _images: dict[int, str] = field(default_factory=dict[int, str])
+    _ends: dict[int, int] = field(default_factory=dict[int, int])
+    """Where the storage ends of each address that a program has asked for."""
 
     def __post_init__(self) -> None:
         self.driver = Driver(_Library(self))
@@ -68,11 +72,11 @@ class FakeDevice:
     def kernel(self, name: str, shared: int = 0) -> Kernel:
         """Make a kernel on device 0."""
 
-        def compile_code(aligned: bool) -> FakeCode:
-            self.compiled.append((name, aligned))
-            return FakeCode(name, (name if aligned else f"{name}.anywhere").encode(), shared)
+        def compile_unaligned() -> FakeCode:
+            self.compiled.append(name)
+            return FakeCode(name, f"{name}.unaligned".encode(), shared)
 
-        return Kernel(name, self.driver, 0, compile_code)
+        return Kernel(name, self.driver, 0, FakeCode(name, name.encode(), shared), compile_unaligned)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let host programs find this device's functions."""
@@ -87,6 +91,11 @@ class FakeDevice:
         monkeypatch.setattr(runtime, "capabilities", WithCuda)
         monkeypatch.setattr(callbacks, "last_error_text", lambda: None)
 
+    def bytes_from(self, address: int) -> int:
+        """Return how many bytes of a storage begin at an address in it."""
+        newest_first = reversed(self._ends.items())
+        return next((end for start, end in newest_first if start <= address <= end), address) - address
+
     def load(self, image: str) -> int:
         handle = 16 * (1 + len(self._images))
         self._images[handle] = image
@@ -96,7 +105,7 @@ class FakeDevice:
         if not self.has_context:
             return LOST_CONTEXT
         image = self._images[function]
-        name = image.removesuffix(".anywhere")
+        name = image.removesuffix(".unaligned")
         count = self.arity[name] + SCRATCH_POINTERS
         pointers = (_ptr * count).from_address(places)
         values = tuple(_i64.from_address(p or 0).value for p in pointers)
@@ -108,7 +117,7 @@ class FakeDevice:
 
     def _torch_functions(self) -> dict[str, Any]:
         """PyTorch's functions of the C interface, with the device's memory on the CPU."""
-        make = abi.torch_function("aoti_torch_empty_strided")
+        ask = abi.torch_function
 
         def guard(index: int, place: Any) -> int:
             self.log.append(f"enter {index}")
@@ -125,7 +134,19 @@ class FakeDevice:
 
         def empty(ndim: int, sizes: Any, strides: Any, dtype: int, kind: int, index: int, place: Any) -> int:
             self.log.append(f"allocate on {kind}:{index}")
-            return make(_i64(ndim), _ptr(sizes), _ptr(strides), _i32(dtype), _i32(0), _i32(0), _ptr(place))
+            return ask("aoti_torch_empty_strided")(
+                _i64(ndim), _ptr(sizes), _ptr(strides), _i32(dtype), _i32(0), _i32(0), _ptr(place)
+            )
+
+        def data_pointer(tensor: int, place: Any) -> int:
+            status = ask("aoti_torch_get_data_ptr")(_ptr(tensor), place)
+            size, offset, dtype = _i64(), _i64(), _i32()
+            ask("aoti_torch_get_storage_size")(_ptr(tensor), ctypes.byref(size))
+            ask("aoti_torch_get_storage_offset")(_ptr(tensor), ctypes.byref(offset))
+            ask("aoti_torch_get_dtype")(_ptr(tensor), ctypes.byref(dtype))
+            self._ends.pop(place[0], None)
+            self._ends[place[0]] = place[0] + size.value - offset.value * _element_sizes()[dtype.value]
+            return status
 
         def device_type(tensor: Any, place: Any) -> int:
             place[0] = CUDA
@@ -141,9 +162,15 @@ class FakeDevice:
             "aoti_torch_delete_cuda_guard": ctypes.CFUNCTYPE(_i32, _ptr)(leave),
             "aoti_torch_get_current_cuda_stream": ctypes.CFUNCTYPE(_i32, _i32, words)(stream),
             "aoti_torch_empty_strided": ctypes.CFUNCTYPE(_i32, _i64, _ptr, _ptr, _i32, _i32, _i32, _ptr)(empty),
+            "aoti_torch_get_data_ptr": ctypes.CFUNCTYPE(_i32, _ptr, words)(data_pointer),
             "aoti_torch_get_device_type": ctypes.CFUNCTYPE(_i32, _ptr, numbers)(device_type),
             "aoti_torch_get_device_index": ctypes.CFUNCTYPE(_i32, _ptr, numbers)(device_index),
         }
+
+
+@cache
+def _element_sizes() -> dict[int, int]:
+    return {abi.dtype_code(dtype): dtype.itemsize for dtype in abi.DTYPES.values()}
 
 
 _kept: list[Any] = []

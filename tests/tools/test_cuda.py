@@ -1,0 +1,150 @@
+"""Whole programs on a CUDA device that is not there: the kernels for Triton run in the reference interpreter.
+
+Everything is as on a device but for what Triton and the device do: what is captured on the CPU is moved to `cuda:0`,
+lowered, and linked with a native host program that launches kernels through the driver's interface (`fake_cuda.py`).
+"""
+
+# torch's own functions carry few types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownLambdaType=false
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.adapter import compiled
+from tests.backends.host.fake_cuda import FakeCode, FakeDevice
+from torch import Tensor, nn
+from xdsl.dialects.builtin import ModuleOp
+
+import tilewright
+from tilewright.backends.cuda import driver
+from tilewright.backends.reference.buffers import Buffer
+from tilewright.backends.reference.dtypes import register_dtype
+from tilewright.backends.reference.frame import Frame
+from tilewright.backends.reference.tt_launch import run_programs
+from tilewright.backends.triton import compile as triton
+from tilewright.dialects import tt
+from tilewright.passes.pipelines import PIPELINES
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+_numbers = itertools.count()
+
+
+class Simulator(FakeDevice):
+    """A device whose kernels are interpreted."""
+
+    def compile_kernel(self, kernel: tt.FuncOp, arch: int, *, cache: object = None, aligned: bool = True) -> FakeCode:
+        """Do as `backends/triton` does."""
+        name = f"{kernel.sym_name.data}.{next(_numbers)}"
+        self.functions[name] = lambda *arguments: self.interpret(kernel, arguments, aligned)
+        self.arity[name] = len(kernel.args)
+        return FakeCode(kernel.sym_name.data, name.encode())
+
+    def compile_kernels(self, kernels: Sequence[tt.FuncOp], arch: int, *, cache: object = None) -> list[FakeCode]:
+        return [self.compile_kernel(k, arch) for k in kernels]
+
+    def interpret(self, kernel: tt.FuncOp, arguments: Sequence[int], aligned: bool) -> None:
+        buffers = [
+            Buffer(self.memory(a, register_dtype(p.type.pointee)))
+            for a, p in zip(arguments, kernel.args, strict=True)
+            if isinstance(p.type, tt.PointerType)
+        ]
+        run_programs(kernel, buffers, list(arguments[len(buffers) :]), Frame(ModuleOp([]), {}), aligned=aligned)
+
+    def memory(self, address: int, dtype: torch.dtype) -> Tensor:
+        """Return what lies behind an address in its storage, as a flat tensor."""
+        count = self.bytes_from(address) // dtype.itemsize
+        if count == 0:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(address), dtype=dtype)
+
+
+@pytest.fixture
+def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
+    simulator = Simulator()
+    simulator.install(monkeypatch)
+    monkeypatch.setattr(driver, "cuda_driver", lambda: simulator.driver)
+    monkeypatch.setattr(triton, "compile_kernel", simulator.compile_kernel)
+    monkeypatch.setattr(triton, "compile_kernels", simulator.compile_kernels)
+    return simulator
+
+
+def on_cuda(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile what is captured on the CPU for `cuda:0`."""
+    graph = ",".join((PIPELINES["graph"], PIPELINES["buffers"], 'retarget{device="cuda:0"}'))
+    return compiled(function, pipeline=f"{graph},convert-loop-to-tt", **options)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "add": (lambda x, y: x + y, ((1000,), (1000,))),
+    "gelu": (lambda x, b: F.gelu(x + b), ((20, 40), (40,))),
+    "softmax": (lambda x: x.softmax(-1), ((7, 100),)),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (50,), w, w), ((9, 50), (50,))),
+    "column_sum": (lambda x: x.sum(0), ((60, 40),)),
+    "transpose": (lambda x, y: x.t() + y, ((30, 40), (40, 30))),
+    "product": (lambda x, w: F.gelu(x @ w) + 1, ((10, 20), (20, 30))),
+    "unaligned": (lambda x: x[1:] * 2, ((100,),)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(simulator: Simulator, name: str) -> None:
+    function, shapes = FUNCTIONS[name]
+    inputs = [torch.randn(shape) for shape in shapes]
+    torch.testing.assert_close(on_cuda(function)(*inputs), function(*inputs))
+    assert simulator.launches
+    assert simulator.log[-1] == "leave"
+
+
+def test_training(simulator: Simulator) -> None:
+    def steps(compile_function: Callable[..., Any]) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 11)
+        )  # fmt: skip
+        ids = torch.arange(24).reshape(4, 6) % 11
+        optimizer = torch.optim.AdamW(model.parameters(), 0.05)
+
+        def loss_of(ids: Tensor) -> Tensor:
+            return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+        compiled_loss, update, losses = compile_function(loss_of), compile_function(optimizer.step), list[Tensor]()
+        for _ in range(2):
+            loss = compiled_loss(ids)
+            loss.backward()
+            update()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return [*losses, *(p.detach() for p in model.parameters())]
+
+    torch.testing.assert_close(steps(on_cuda), steps(lambda f: f), rtol=1e-4, atol=1e-5)
+    assert tilewright.last_compile_stats()["fallbacks"] == 0
+
+
+def test_dynamic_sizes(simulator: Simulator) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.softmax(-1) + x.sum(0)
+
+    g = on_cuda(f, dynamic=True)
+    for sizes in ((3, 5), (40, 100), (7, 300)):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(g(x), f(x))
+
+
+def test_the_pipeline_is_that_of_the_device() -> None:
+    from tilewright.backends.llvm.target import Target
+    from tilewright.tools.compile import pipeline_text
+    from tilewright.tools.options import Options
+
+    target = Target("x86_64", "generic", "", 256)
+    assert pipeline_text(Options(), target, ["cpu"]) == PIPELINES["cpu-256"]
+    assert pipeline_text(Options(), target, ["cuda", "cpu"]) == PIPELINES["cuda-256"]
+    assert pipeline_text(Options(pipeline="cpu-128"), target, ["cuda"]) == PIPELINES["cpu-128"]

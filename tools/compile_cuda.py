@@ -1,0 +1,73 @@
+"""Kernels for CUDA to what a host program can launch: Triton compiles them for the device that the program runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xdsl.dialects.builtin import ModuleOp
+
+from tilewright.dialects import host, tt
+from tilewright.dialects.loop_access import layout_of
+
+if TYPE_CHECKING:
+    from tilewright.backends.cache import ObjectCache
+    from tilewright.backends.cuda.kernel import Kernel
+
+
+def device_kernels(module: ModuleOp) -> list[tt.FuncOp]:
+    """Return the kernels for CUDA in a module."""
+    return [op for op in module.ops if isinstance(op, tt.FuncOp)]
+
+
+def compile_device_kernels(module: ModuleOp, cache: ObjectCache | None) -> list[Kernel]:
+    """Compile and load the kernels that a host program launches on CUDA.
+
+    Raises `CudaError` where there is no such device, and what Triton raises.
+    """
+    kernels = device_kernels(module)
+    if not kernels:
+        return []
+    from tilewright.backends.cuda.driver import cuda_driver
+    from tilewright.backends.cuda.kernel import Kernel
+    from tilewright.backends.triton.compile import compile_kernel, compile_kernels
+
+    device = _device_number(module, kernels)
+    driver = cuda_driver()
+    architecture = driver.capability(device)
+    cubins = compile_kernels(kernels, architecture, cache=cache)
+    return [
+        Kernel(
+            kernel.sym_name.data,
+            driver,
+            device,
+            cubin,
+            partial(compile_kernel, kernel, architecture, cache=cache, aligned=False),
+        )
+        for kernel, cubin in zip(kernels, cubins, strict=True)
+    ]
+
+
+def dump_device_code(module: ModuleOp, folder: Path) -> None:
+    """Write each kernel for CUDA in the languages that it goes through: Triton's two, and PTX."""
+    kernels = device_kernels(module)
+    if not kernels:
+        return
+    from tilewright.backends.cuda.driver import cuda_driver
+    from tilewright.backends.triton.compile import compile_stages
+
+    architecture = cuda_driver().capability(_device_number(module, kernels))
+    for kernel in kernels:
+        stages = compile_stages(kernel, architecture)
+        for suffix, text in (("ttir", stages.ttir), ("ttgir", stages.ttgir), ("ptx", stages.ptx)):
+            (folder / f"{kernel.sym_name.data}.{suffix}").write_text(text)
+
+
+def _device_number(module: ModuleOp, kernels: Sequence[tt.FuncOp]) -> int:
+    """Return the number of the device on which kernels are launched; `make_plan` refuses programs with several."""
+    names = {k.sym_name.data for k in kernels}
+    launches = (op for op in module.walk() if isinstance(op, host.LaunchOp) and op.kernel_name in names)
+    devices = (layout_of(b.type).device for launch in launches for b in launch.buffers)
+    return int(next(devices, "cuda:0").partition(":")[2] or 0)
