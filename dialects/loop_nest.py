@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Self
+from typing import ClassVar, Self
 
 from xdsl.dialects.builtin import (
     DenseArrayBase,
@@ -42,6 +42,9 @@ from tilewright.dialects.loop_effects import NestEffect
 from tilewright.dialects.sym import MapAttr
 from tilewright.dialects.sym_expr import Expr, integer
 from tilewright.dialects.type_guards import is_vector
+
+BLOCKS = "blocks"
+"""The attribute of loops whose points are computed together, as axes of one block: a power of two for each loop."""
 
 
 @lru_cache(maxsize=1024)
@@ -104,6 +107,10 @@ class Loop(IRDLOperation):
 
     The block arguments of the body are one index value per loop, then the mask if there is one, then whatever the
     operation adds.
+
+    With `attributes {blocks = array<i64: 16, 64>}` a target that computes on blocks takes all points of the loops at a
+    time: each loop is an axis of that many points, of which those beyond its end are masked. A `loop.scan` may have
+    more points than its block, and is then taken block by block.
     """
 
     bound_operands = var_operand_def()
@@ -112,6 +119,8 @@ class Loop(IRDLOperation):
     lanes = opt_prop_def(DenseArrayBase.constr(i64))
     masked = opt_prop_def(UnitAttr)
     body = region_def("single_block")
+    MAY_EXCEED_BLOCKS: ClassVar = False
+    """Whether a loop may have more points than its block."""
 
     @property
     def block(self) -> Block:
@@ -134,6 +143,16 @@ class Loop(IRDLOperation):
         """The lane mask: true for lanes within the bounds."""
         return self.block.args[len(self.steps)] if self.masked is not None else None
 
+    @property
+    def blocks(self) -> tuple[int, ...] | None:
+        """The points of each loop along the axis of a block that it is; None for loops that are no axes."""
+        found = self.attributes.get(BLOCKS)
+        return None if found is None else tuple(int(n) for n in _block_sizes(self.name, found))
+
+    @blocks.setter
+    def blocks(self, sizes: Sequence[int]) -> None:
+        self.attributes[BLOCKS] = integers(i64, tuple(sizes))
+
     def loop_arguments(self) -> int:
         """Return the number of block arguments that are indices or the mask."""
         return len(self.steps) + (self.masked is not None)
@@ -154,6 +173,8 @@ class Loop(IRDLOperation):
             raise VerifyException(f"`{self.name}` has lanes {lane_dims}, expected at most one of its loops")
         if self.masked is not None and not lane_dims:
             raise VerifyException(f"`{self.name}` has a mask but no lanes")
+        if BLOCKS in self.attributes:
+            self._verify_blocks()
         expected = self.loops.index_types()
         if self.masked is not None:
             expected.append(VectorType(i1, [int(steps[i]) for i in lane_dims]))
@@ -161,6 +182,24 @@ class Loop(IRDLOperation):
         if found != expected:
             texts = [", ".join(map(str, kinds)) for kinds in (found, expected)]
             raise VerifyException(f"`{self.name}` has block arguments ({texts[0]}), expected ({texts[1]})")
+
+    def _verify_blocks(self) -> None:
+        sizes = self.blocks or ()
+        dims = self.loops.dims
+        if len(sizes) != len(dims):
+            raise VerifyException(f"`{self.name}` has {len(dims)} loops and {len(sizes)} blocks, expected one each")
+        for size, this in zip(sizes, dims, strict=True):
+            if size < 1 or size & (size - 1):
+                raise VerifyException(f"`{self.name}` has a block of {size} points, expected a power of two")
+            extent = this.upper - this.lower
+            if not self.MAY_EXCEED_BLOCKS and extent.is_Integer and extent > size:
+                raise VerifyException(f"`{self.name}` has a loop of {extent} points and a block of {size} for it")
+
+
+def _block_sizes(name: str, attribute: Attribute) -> Sequence[int]:
+    if not DenseArrayBase.constr(i64).verifies(attribute):
+        raise VerifyException(f"`{name}` has blocks {attribute}, expected an array of i64")
+    return attribute.get_values()
 
 
 def print_loops(printer: Printer, op: Loop) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import SSAValue
@@ -28,6 +28,7 @@ class ScanOp(InnerLoop):
     """
 
     name = "loop.scan"
+    MAY_EXCEED_BLOCKS: ClassVar = True
     traits = traits_def(NoTerminator(), NestEffect())
 
 

@@ -36,19 +36,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import AnyFloat, IndexType, ModuleOp, UnitAttr
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import AnyFloat, ModuleOp, UnitAttr
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.rewriter import InsertPoint, Rewriter
 
-from tilewright.dialects.loop import ForOp, LoadOp, Loop, LoopDim, NestOp, ReduceOp, StoreOp, YieldOp
-from tilewright.dialects.sym_expr import Expr, Min, integer
+from tilewright.dialects.loop import ForOp, LoadOp, Loop, NestOp, ReduceOp, StoreOp
 from tilewright.passes.analysis.index_space import IndexSpace, stride
 from tilewright.passes.analysis.kernels import nests_for
 from tilewright.passes.analysis.legality import dependents, is_leaf, slot_groups
 from tilewright.passes.lowering_cpu.cost import Choice, CostModel, access_kind
 from tilewright.passes.lowering_cpu.kernel import PARALLEL
-from tilewright.passes.rewriting.rebuild import set_loops
+from tilewright.passes.rewriting.tiles import split_reduce, tile_loops
 
 
 def _accesses(loop: Loop) -> list[LoadOp | StoreOp]:
@@ -66,41 +64,6 @@ def _transposed(space: IndexSpace, nest: NestOp, lane: int) -> int | None:
                 votes[i] += i != lane and stride(expr, space.symbol(other)) == 1
     most = max(votes)
     return votes.index(most) if most else None
-
-
-def _tile_end(start: Expr, size: int, upper: Expr) -> Expr:
-    """Return where the tile of `size` that begins at `start` ends."""
-    whole = upper.is_Integer and upper % size == 0
-    return start + size if whole else Min(start + size, upper)
-
-
-def _tile(nest: NestOp | ForOp, sizes: Sequence[tuple[int, int]]) -> None:
-    """Move loops of `nest`, given by position, into a loop inside it, in that order, in tiles of the given sizes."""
-    space = IndexSpace()
-    dims = space.loops(nest)
-    inner = ForOp.get(space.bounds_over_operands(dims[i] for i, _ in sizes))
-    for (i, _), index in zip(sizes, inner.indices, strict=True):
-        index.name_hint = nest.indices[i].name_hint
-        nest.indices[i].replace_all_uses_with(index)
-    for op in list(nest.block.ops):
-        op.detach()
-        inner.block.add_op(op)
-    outer: list[LoopDim] = [d for i, d in enumerate(dims) if i not in dict(sizes)]
-    for i, _ in sorted(sizes, reverse=True):
-        nest.block.erase_arg(nest.block.args[i])
-    points: list[LoopDim] = []
-    for i, size in sizes:
-        extent = dims[i].upper
-        if extent.is_Integer and extent <= size:
-            points.append(dims[i])
-            continue
-        start = nest.block.insert_arg(IndexType(), len(outer))
-        outer.append(LoopDim(integer(0), extent, size))
-        begin = space.declare(start)
-        points.append(LoopDim(begin, _tile_end(begin, size, extent)))
-    set_loops(nest, space.bounds_over_operands(outer))
-    set_loops(inner, space.bounds_over_operands(points))
-    nest.block.add_op(inner)
 
 
 def _rounds(op: ReduceOp) -> bool:
@@ -121,38 +84,6 @@ def _known_trips(op: Loop) -> float:
             return math.inf
         total *= -(-most // this.step)
     return total
-
-
-def _split_reduce(space: IndexSpace, op: ReduceOp, position: int, size: int) -> ReduceOp:
-    """Reduce within blocks of `size` along one loop, then the blocks and the other loops; return the latter."""
-    dims = space.loops(op)
-    kinds = [r.type for r in op.results_]
-    start = LoopDim(dims[position].lower, dims[position].upper, size)
-    outer_dims = [*(d for i, d in enumerate(dims) if i != position), start]
-    outer = ReduceOp.get(op.names, space.bounds_over_operands(outer_dims), kinds, init=op.init)
-    begin = space.declare(outer.indices[-1])
-    block = LoopDim(begin, _tile_end(begin, size, dims[position].upper))
-    inner = ReduceOp.get(op.names, space.bounds_over_operands([block]), kinds)
-    outer.attributes = dict(op.attributes)
-    Rewriter.insert_op(outer, InsertPoint.before(op))
-    moved = [*outer.indices[:-1]]
-    moved.insert(position, inner.indices[0])
-    _move_body(op, moved, inner.block)
-    outer.block.add_ops([inner, YieldOp.get(*inner.results)])
-    for old, new, part in zip(op.results, outer.results, inner.results, strict=True):
-        new.name_hint = part.name_hint = old.name_hint
-        old.replace_all_uses_with(new)
-    Rewriter.erase_op(op)
-    return outer
-
-
-def _move_body(op: Loop, indices: Sequence[SSAValue], to: Block) -> None:
-    for old, new in zip(op.indices, indices, strict=True):
-        new.name_hint = old.name_hint
-        old.replace_all_uses_with(new)
-    for inner in list(op.block.ops):
-        inner.detach()
-        to.add_op(inner)
 
 
 @dataclass(frozen=True)
@@ -194,9 +125,9 @@ class LoopTilePass(ModulePass):
         leaf = is_leaf(nest)
         if leaf and nest.loops.dims:
             inner = len(nest.loops.dims) - 1 if on_nest is None else on_nest.position
-            _tile(nest, self._sizes(space, nest, inner))
+            tile_loops(nest, self._sizes(space, nest, inner))
         elif on_nest is not None:
-            _tile(nest, [(on_nest.position, self.columns)])
+            tile_loops(nest, [(on_nest.position, self.columns)])
         if _known_trips(nest) < self.units:
             for op in list(nest.block.ops):
                 self._share(op)
@@ -219,18 +150,18 @@ class LoopTilePass(ModulePass):
         position = len(dims) - 1 if choice is None else choice.position
         size = self.block * (1 if choice is None else 16)
         if _known_trips(op) > size:
-            _split_reduce(space, op, position, size)
+            split_reduce(op, [(position, size)])
 
     def _share(self, op: Operation) -> None:
         """Mark the loops in a nest of few iterations whose own iterations are enough for several threads."""
         if isinstance(op, ReduceOp) and op.ordered is None:
             if is_leaf(op) and all(d.step == 1 for d in op.loops.dims) and _known_trips(op) > self.size:
-                op = _split_reduce(IndexSpace(), op, len(op.loops.dims) - 1, self.size)
+                op, _ = split_reduce(op, [(len(op.loops.dims) - 1, self.size)])
             if not is_leaf(op):
                 op.attributes[PARALLEL] = UnitAttr()
         elif isinstance(op, ForOp) and is_leaf(op):
             if _known_trips(op) > self.size and all(d.step == 1 for d in op.loops.dims):
-                _tile(op, [(len(op.loops.dims) - 1, self.size)])
+                tile_loops(op, [(len(op.loops.dims) - 1, self.size)])
                 op.attributes[PARALLEL] = UnitAttr()
         elif isinstance(op, ForOp) and _known_trips(op) <= self.columns:
             for inner in list(op.block.ops):

@@ -57,7 +57,10 @@ def _cpu(lanes: int) -> tuple[str, ...]:
     )
 
 
-_TT: tuple[str, ...] = ()
+_TT = (
+    "loop-tile-blocks",
+    "convert-loop-to-tt",
+)
 """Kernels for CUDA to Triton's IR; all others are left alone."""
 
 

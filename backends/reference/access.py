@@ -97,7 +97,7 @@ def _record(
     addresses = _position(buffer.tensor, indices) * buffer.tensor.itemsize
     if valid is not None:
         addresses = torch.where(valid, addresses, -1)
-    addresses = addresses.expand(*frame.space.extents, *lanes)
+    addresses = addresses.expand((*frame.space.extents, *lanes))
     combines = is_store and op.combine is not None
     frame.log.record(buffer, Access(op, name, frame.space.loops, addresses, is_store, combines))
 

@@ -107,7 +107,7 @@ def _argument(op: OperatorCall, value: Attribute, frame: Frame) -> Any:
         case DtypeAttr():
             return memory_dtype(value.element_type)
         case DeviceAttr():
-            return torch.device(value.data)
+            return torch.device("cpu")  # all tensors of the interpreter are there
         case MemoryFormatAttr() if value.data in _FORMATS:
             return _FORMATS[value.data]
         case LayoutKindAttr() if value.data == "strided":

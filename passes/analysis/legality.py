@@ -1,14 +1,37 @@
-"""Which loops may run several iterations at a time, as the lanes of vectors."""
+"""Which loops may run several iterations at a time: as the lanes of vectors, or as the points of a block.
+
+The question is the same for all targets but for what a target's instructions can do (`Abilities`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS, element_type
 from tilewright.dialects.loop import LoadOp, Loop, NestOp, RandomOp, ReduceOp, ScanOp, StoreOp
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a target can do for several iterations at a time."""
+
+    combine: bool
+    """Store to memory what is combined with what is there, atomically."""
+    mask_one: bool
+    """Load one element for all iterations for which a mask is true."""
+    prefix: bool
+    """Combine the values of iterations with those before them: a scan."""
+
+
+LANES = Abilities(combine=False, mask_one=False, prefix=False)
+"""The vector instructions of a CPU."""
+
+BLOCKS = Abilities(combine=True, mask_one=True, prefix=True)
+"""The threads of a GPU that work on one block."""
 
 MIN_LANES = 4
 """Fewer lanes than this are not worth a vector."""
@@ -47,8 +70,8 @@ def _add_dependents(block: Block, found: set[SSAValue]) -> None:
             found.update(op.results)
 
 
-def why_not(loop: Loop, position: int, found: set[SSAValue]) -> str | None:
-    """Return why the iterations of a loop cannot be lanes, None if they can. `found` are its `dependents`."""
+def why_not(loop: Loop, position: int, found: set[SSAValue], target: Abilities = LANES) -> str | None:
+    """Return why a target cannot take iterations of a loop together, None if it can. `found` are its `dependents`."""
     this = loop.loops.dims[position]
     if loop.lanes is not None or this.step != 1:
         return "the loop has a step already"
@@ -56,27 +79,27 @@ def why_not(loop: Loop, position: int, found: set[SSAValue]) -> str | None:
         return "the nest is not on buffers yet"
     if isinstance(loop, ReduceOp) and loop.ordered is not None:
         return "an ordered reduction combines one element after the other"
-    if isinstance(loop, ScanOp):
+    if isinstance(loop, ScanOp) and not (target.prefix and has_prefixes_only(loop)):
         return "the iterations of a scan run in order"
     for op in loop.block.walk():
-        reason = _why_not_op(op, found)
+        reason = _why_not_op(op, found, target)
         if reason is not None:
             return reason
     return None
 
 
-def _why_not_op(op: Operation, found: set[SSAValue]) -> str | None:
+def _why_not_op(op: Operation, found: set[SSAValue], target: Abilities) -> str | None:
     if isinstance(op, Loop):
         if op.lanes is not None:
             return "an inner loop has lanes already"
         if any(v in found for v in op.bound_operands):
             return "the bounds of an inner loop differ between lanes"
     elif isinstance(op, StoreOp):
-        if op.combine is not None and not is_in_scan(op):
+        if op.combine is not None and not target.combine and not is_in_scan(op):
             return "a store that combines takes one element at a time"
         if not any(v in found for v in op.indices):
             return "a store does not move with the loop"
-    elif isinstance(op, LoadOp) and op.mask in found and not any(v in found for v in op.indices):
+    elif isinstance(op, LoadOp) and op.mask in found and not (target.mask_one or any(v in found for v in op.indices)):
         return "the mask of a load differs between lanes but its element does not"
     elif isinstance(op, RandomOp) and (op.seed in found or op.stream in found):
         return "the seed of a random number differs between lanes"
@@ -94,6 +117,15 @@ def is_in_scan(op: Operation) -> bool:
             return True
         around = around.parent_op()
     return False
+
+
+def has_prefixes_only(loop: ScanOp) -> bool:
+    """Whether the iterations of a scan have nothing of each other but by `loop.prefix`."""
+    if not is_leaf(loop) or len(loop.steps) != 1:
+        return False
+    loaded = {op.source for op in loop.block.ops if isinstance(op, LoadOp)}
+    stores = [op for op in loop.block.ops if isinstance(op, StoreOp)]
+    return all(op.combine is None and op.target not in loaded for op in stores)
 
 
 def is_leaf(loop: Loop) -> bool:

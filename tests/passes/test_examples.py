@@ -22,6 +22,7 @@ PASSES = [
     "loop-fuse",
     "loop-hoist",
     "loop-simplify-index",
+    "loop-tile-blocks",
     "order-writes",
     "reinplace",
     "retarget",

@@ -11,6 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tilewright.passes.loop_collapse import LoopCollapsePass
+from tilewright.passes.loop_tile_blocks import LoopTileBlocksPass
+from tilewright.passes.retarget import RetargetPass
+
 if TYPE_CHECKING:
     from tests.passes.lowering_cpu.conftest import Kernel
 
@@ -146,4 +150,15 @@ def test_a_random_kernel(kernel: Callable[..., Kernel], seed: int) -> None:
     made = kernel(*_small_kernel(seed))
     expected = made.interpret()
     for name, found, wanted in zip(made.outputs, made.run(), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3, msg=lambda text, name=name: f"%{name}: {text}")
+
+
+SMALL_BLOCKS = LoopTileBlocksPass(tile=32, persistent=32, looped=16, rows=4, columns=8, programs=2)
+
+
+@pytest.mark.parametrize("blocks", [LoopTileBlocksPass(), SMALL_BLOCKS], ids=["large", "small"])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_random_kernel_in_blocks(kernel: Callable[..., Kernel], seed: int, blocks: LoopTileBlocksPass) -> None:
+    made = kernel(*_small_kernel(seed), passes=(RetargetPass(), LoopCollapsePass(), blocks))
+    for name, found, wanted in zip(made.outputs, made.interpret(None), made.interpret(), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3, msg=lambda text, name=name: f"%{name}: {text}")
