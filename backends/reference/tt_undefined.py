@@ -54,7 +54,9 @@ class Undefined:
                 self._select(op, frame)
             case arith.AndIOp() | arith.OrIOp():
                 self._decide(op, frame)
-            case _ if not op.regions or isinstance(op, (tt.ReduceOp, tt.ScanOp)):
+            case tt.ReduceOp() | tt.ScanOp():
+                self._combine(op, frame)
+            case _ if not op.regions:
                 self._spread(op, frame)
             case _:
                 pass
@@ -103,13 +105,23 @@ class Undefined:
                 result = result & (where | (bits if isinstance(op, arith.AndIOp) else ~bits))
         self._mark(op.result, result)
 
+    def _combine(self, op: tt.ReduceOp | tt.ScanOp, frame: Frame) -> None:
+        """Mark what undefined elements were combined into, of a scan all along its axis."""
+        dim, scan = op.axis.value.data + 1, isinstance(op, tt.ScanOp)
+        parts = [self._of(v, frame).any(dim, keepdim=scan) for v in op.operands]
+        where = parts[0]
+        for part in parts[1:]:
+            where = where | part
+        for result in op.results:
+            self._mark(result, where)
+
     def _spread(self, op: Operation, frame: Frame) -> None:
         """Mark all results where an operand is undefined; everywhere, if they are not made element by element."""
         if type(op) in MOVES:
             self._mark(op.results[0], MOVES[type(op)](op, self._of(op.operands[0], frame)))
             return
         for result in op.results:
-            if all(lanes_of(v) == lanes_of(result) for v in op.operands) and not op.regions:
+            if all(lanes_of(v) == lanes_of(result) for v in op.operands):
                 where = self._of(op.operands[0], frame)
                 for operand in op.operands[1:]:
                     where = where | self._of(operand, frame)

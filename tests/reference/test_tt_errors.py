@@ -190,7 +190,7 @@ UNDEFINED = r"`{}`: for program 1 element \[4\] of `%{}` is undefined, as a load
               tt.reduce.return %c : i32
             }) : (!i) -> i32
             tt.store %p1, %s : !tt.ptr<i32>""",
-            r"`tt.store`: for program 0 element \[\] of `%s` is undefined",
+            r"`tt.store`: for program 1 element \[\] of `%s` is undefined",
         ),
     ],
 )
