@@ -14,6 +14,7 @@ PASSES: dict[str, str] = {
     "loop-collapse": "tilewright.passes.loop_collapse:LoopCollapsePass",
     "loop-fold-views": "tilewright.passes.loop_fold_views:LoopFoldViewsPass",
     "loop-fuse": "tilewright.passes.loop_fuse:LoopFusePass",
+    "loop-scan-to-atomics": "tilewright.passes.loop_scan_to_atomics:LoopScanToAtomicsPass",
     "loop-simplify-index": "tilewright.passes.loop_simplify_index:LoopSimplifyIndexPass",
     "loop-hoist": "tilewright.passes.loop_hoist:LoopHoistPass",
     "loop-save-values": "tilewright.passes.loop_save_values:LoopSaveValuesPass",

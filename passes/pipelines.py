@@ -58,6 +58,8 @@ def _cpu(lanes: int) -> tuple[str, ...]:
 
 
 _TT = (
+    "loop-scan-to-atomics",
+    "loop-collapse",  # loops that are parallel now belong to the nest
     "loop-tile-blocks",
     "convert-loop-to-tt",
 )

@@ -21,6 +21,7 @@ PASSES = [
     "loop-fold-views",
     "loop-fuse",
     "loop-hoist",
+    "loop-scan-to-atomics",
     "loop-simplify-index",
     "loop-tile-blocks",
     "order-writes",
