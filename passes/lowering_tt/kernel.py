@@ -47,7 +47,7 @@ from tilewright.passes.lowering_tt.reductions import ReductionBuilder
 from tilewright.passes.lowering_tt.scalars import ScalarLowering
 from tilewright.passes.lowering_tt.scans import ScanBuilder
 from tilewright.passes.lowering_tt.scope import Scope
-from tilewright.passes.lowering_tt.width import blocks_of, index_type
+from tilewright.passes.lowering_tt.width import index_type
 
 _ALIGNMENT: dict[str, Attribute] = {"tt.divisibility": IntegerAttr(16, i32)}
 _DEFAULTS = {"num_warps": IntegerAttr(4, i32), "num_stages": IntegerAttr(1, i32)}
@@ -120,7 +120,7 @@ class KernelLowering:
             self.lower_op(inner)
 
     def lower_for(self, op: ForOp) -> None:
-        blocks = blocks_of(op)
+        blocks = op.blocks
         if blocks is not None:
             with self.scope.axes(op, blocks):
                 self.lower_body(op)

@@ -20,7 +20,6 @@ from tilewright.passes.lowering_tt.dependence import Dependence
 from tilewright.passes.lowering_tt.loops import Carried, LoopBuilder
 from tilewright.passes.lowering_tt.memory import MemoryBuilder
 from tilewright.passes.lowering_tt.scope import Scope
-from tilewright.passes.lowering_tt.width import blocks_of
 
 
 class ReductionBuilder:
@@ -48,7 +47,7 @@ class ReductionBuilder:
 
     def lower(self, op: ReduceOp) -> list[SSAValue]:
         """Build a reduction and return its results."""
-        blocks = blocks_of(op)
+        blocks = op.blocks
         if blocks is not None:
             self._check_order(op)
             with self._scope.axes(op, blocks):
@@ -78,7 +77,7 @@ class ReductionBuilder:
             return None
         if any(isinstance(o, Loop) and o is not inner for o in op.block.ops):
             return None
-        if blocks_of(inner) is not None:
+        if inner.blocks is not None:
             return inner
         return self._whole_body(inner)
 
@@ -124,7 +123,7 @@ class ReductionBuilder:
 
     def _blockwise(self, op: ReduceOp, inner: ReduceOp) -> list[SSAValue]:
         """Combine block after block, element by element."""
-        blocks = blocks_of(inner)
+        blocks = inner.blocks
         assert blocks is not None
         own = [n for n in blocks if n > 1]
         start: list[SSAValue] = []
@@ -157,7 +156,7 @@ class ReductionBuilder:
         return self._loops.serial(op, carried, iteration)
 
     def _block(self, op: ReduceOp, inner: ReduceOp, carried: Carried) -> Carried:
-        blocks = blocks_of(inner)
+        blocks = inner.blocks
         assert blocks is not None
         with self._scope.axes(inner, blocks):
             new = self._body(inner)
@@ -176,7 +175,7 @@ class ReductionBuilder:
         self._lower_body(op)
         mask = self._scope.mask(frozenset(op.indices))
         shape = self._scope.shape
-        rank = self._scope.rank - sum(n > 1 for n in blocks_of(op) or ())
+        rank = self._scope.rank - sum(n > 1 for n in op.blocks or ())
         kinds = [r.type for r in op.results_]
         results: list[SSAValue] = []
         for name, slots in slot_groups(op):

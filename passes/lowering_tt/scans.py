@@ -16,7 +16,6 @@ from tilewright.passes.lowering_tt.index import IndexBuilder
 from tilewright.passes.lowering_tt.loops import Carried, LoopBuilder
 from tilewright.passes.lowering_tt.memory import MemoryBuilder
 from tilewright.passes.lowering_tt.scope import Extent, Scope
-from tilewright.passes.lowering_tt.width import blocks_of
 
 
 class ScanBuilder:
@@ -48,7 +47,7 @@ class ScanBuilder:
 
     def scan(self, op: ScanOp) -> None:
         """Build a scan."""
-        blocks = blocks_of(op)
+        blocks = op.blocks
         if blocks is None:
             with self._memory.iterations(op, in_order=True):
                 self._loops.serial(op, self._start(op), lambda carried: self._iteration(op, carried))

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
 
 import sympy
-from xdsl.dialects.builtin import DenseArrayBase, IntegerType, i32, i64
+from xdsl.dialects.builtin import IntegerType, i32, i64
 from xdsl.ir import SSAValue
 
 from tilewright.dialects.loop import ApplyOp, KernelOp, LoadOp, Loop, StoreOp, layout_of
 from tilewright.dialects.sym_expr import Expr, Symbol, bounds
 from tilewright.passes.analysis.index_space import IndexSpace
 
-BLOCKS = "blocks"
-"""The attribute of a loop whose points are computed together; see `passes/loop_tile_blocks.py`."""
-
 _LIMIT = 1 << 31
-
-
-def blocks_of(op: Loop) -> Sequence[int] | None:
-    """Return the sizes of the axes that the loops of `op` become; None where they run one point after the other."""
-    found = op.attributes.get(BLOCKS)
-    return [int(n) for n in found.get_values()] if isinstance(found, DenseArrayBase) else None
 
 
 def index_type(kernel: KernelOp, space: IndexSpace) -> IntegerType:
@@ -54,7 +44,7 @@ class _Widths:
                 return True
 
     def _fits_loop(self, op: Loop) -> bool:
-        blocks = blocks_of(op) or [1] * len(op.indices)
+        blocks = op.blocks or [1] * len(op.indices)
         for index, d, size in zip(op.indices, self._space.loops(op), blocks, strict=True):
             symbol = self._space.symbol(index)
             lower, upper = self._space.ranges[symbol]
