@@ -1,4 +1,4 @@
-"""What `cuda.py` runs: functions and training steps, each as in eager mode and compiled."""
+"""What `on_cuda.py` runs: functions and training steps, each as in eager mode and compiled."""
 
 # torch's own functions carry few types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from examples.gpt import GPT
+from gpt import GPT
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

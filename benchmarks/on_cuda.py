@@ -1,6 +1,6 @@
 """Check compiled programs on a CUDA device against eager mode, and time them, in one run.
 
-    python benchmarks/cuda.py [--peer inductor] [--seconds 0.3] [--dump DIR] [CASE ...]
+    python benchmarks/on_cuda.py [--peer inductor] [--seconds 0.3] [--dump DIR] [CASE ...]
 
 Prints a line for each case: whether the results are eager's, the largest difference, what was compiled, and the time of
 a call of each backend, calls back to back. A case that fails prints why, and the others still run; after an error that
@@ -27,8 +27,9 @@ from torch import Tensor
 
 import tilewright
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.cuda_cases import CASES, Case, Compile
+# For `examples/gpt.py`; other packages have a folder `examples`, too.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from cuda_cases import CASES, Case, Compile
 
 
 @dataclass
