@@ -80,7 +80,7 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
 def on_cuda(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Compile what is captured on the CPU for `cuda:0`."""
     graph = ",".join((PIPELINES["graph"], PIPELINES["buffers"], 'retarget{device="cuda:0"}'))
-    return compiled(function, pipeline=f"{graph},convert-loop-to-tt", **options)
+    return compiled(function, pipeline=f"{graph},{PIPELINES['tt']}", **options)
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {

@@ -21,6 +21,7 @@ from tilewright.backends.cuda.kernel import LOST_CONTEXT, SCRATCH_POINTERS, Kern
 from tilewright.backends.host import abi, callbacks, runtime
 
 STREAM = 0x57
+FAILED_KERNEL = 700
 CUDA = 1
 
 _i32, _u32, _i64, _ptr = ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p
@@ -60,6 +61,8 @@ class FakeDevice:
     """The kernels whose second variant has been compiled."""
     status: int = 0
     """What the next launches return."""
+    failure: str = ""
+    """What the last kernel that failed has raised."""
     has_context: bool = True
     _images: dict[int, str] = field(default_factory=dict[int, str])
     _ends: dict[int, int] = field(default_factory=dict[int, int])
@@ -112,7 +115,11 @@ class FakeDevice:
         assert values[-SCRATCH_POINTERS:] == (0,) * SCRATCH_POINTERS
         self.launches.append(Launch(image, x, threads, shared, stream or 0, values[:-SCRATCH_POINTERS]))
         if self.status == 0:
-            self.functions[name](*values[:-SCRATCH_POINTERS])
+            try:
+                self.functions[name](*values[:-SCRATCH_POINTERS])
+            except Exception as error:  # noqa: BLE001  nothing is raised through native code: the launch fails with it
+                self.failure = f"{type(error).__name__}: {error}"
+                return FAILED_KERNEL
         return self.status
 
     def _torch_functions(self) -> dict[str, Any]:
@@ -211,7 +218,8 @@ class _Library:
         return 0
 
     def cuGetErrorString(self, status: int, text: Any) -> int:
-        text._obj.value = b"too many resources requested for launch"
+        refused = "too many resources requested for launch"
+        text._obj.value = (self._device.failure if status == FAILED_KERNEL else refused).encode()
         return 0
 
     def cuDeviceGet(self, place: Any, number: int) -> int:
