@@ -25,11 +25,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import tilewright
+ROOT = Path(__file__).resolve().parent.parent
+# `examples/gpt.py` is found in its folder: other packages have a folder `examples`, too. Nothing need be installed.
+sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "src")]
 
-# For `examples/gpt.py`; other packages have a folder `examples`, too.
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-from cuda_cases import CASES, Case, Compile
+from cuda_cases import CASES, Case, Compile  # noqa: E402
+
+import tilewright  # noqa: E402
+from tilewright.tools.torch_compile import backend as tilewright_backend  # noqa: E402
 
 
 @dataclass
@@ -101,7 +104,7 @@ def compiled_by(backend: str, dump: str | None) -> Compile:
         dynamic = more.pop("dynamic", None)
         if backend != "tilewright":
             return torch.compile(function, backend=backend, dynamic=dynamic)
-        return torch.compile(function, backend=backend, dynamic=dynamic, options={**options, **more})
+        return torch.compile(function, backend=tilewright_backend, dynamic=dynamic, options={**options, **more})
 
     return compile_function
 
