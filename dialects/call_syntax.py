@@ -245,7 +245,8 @@ _SCALARS: dict[Element, tuple[type[Attribute], ...]] = {
 def _fits(value: Attribute, kind: Kind) -> bool:
     """Whether an attribute can be an argument of a schema type."""
     if isinstance(value, NoneAttr):
-        return kind.optional
+        # PyTorch makes an undefined tensor of it: the gradient of attention has no bias where there was none.
+        return kind.optional or (kind.element is Element.TENSOR and not kind.is_list)
     if kind.is_list:
         if isinstance(value, IntsAttr):
             return kind.element in (Element.INT, Element.SYM_INT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.cuda.driver import CudaError
 from tilewright.backends.cuda.kernel import Kernel
+from tilewright.backends.host import routes
 from tilewright.backends.host.emit_llvm import emit_llvm
 from tilewright.backends.host.emit_python import emit_python
 from tilewright.backends.host.plan import HostPlan, find_program, make_plan
@@ -220,3 +222,61 @@ def test_devices_of_kernels() -> None:
         plan_of(with_launches(("cuda:0", "cpu")))
     with pytest.raises(VerifyException, match="kernels on one CUDA device, found cuda:0, cuda:1"):
         plan_of(with_launches(("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")))
+
+
+def memref(element: str, *sizes: int) -> str:
+    """Return the text of the type of a contiguous buffer on `cuda:0`."""
+    strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    shape = "".join(f"{size}x" for size in sizes)
+    return f'memref<{shape}{element}, #sym.layout<{list(sizes)}, {strides}, device "cuda:0">>'
+
+
+def attention(backward: bool) -> HostPlan:
+    """Return the plan of attention as tracing gives it, with the state of the generator on `cuda:0`."""
+    rows, sums, number = memref("f32", 2, 4, 8, 64), memref("f32", 2, 4, 32), memref("i64")
+    forward = "aten._scaled_dot_product_efficient_attention"
+    if not backward:
+        return plan_of(f"""
+            func.func @forward(%x : {rows}) -> ({rows}, {sums}, {number}, {number}) {{
+              %y, %l, %s, %o = host.call "{forward}.default"(query = %x, key = %x, value = %x, attn_bias = none,
+                  compute_log_sumexp = true) : ({rows}, {rows}, {rows}) -> ({rows}, {sums}, {number}, {number})
+              func.return %y, %l, %s, %o : {rows}, {sums}, {number}, {number}
+            }}""")
+    return plan_of(f"""
+        func.func @backward(%x : {rows}, %l : {sums}, %s : {number}, %o : {number}) -> {rows} {{
+          %q, %k, %v, %b = host.call "{forward}_backward.default"(grad_out_ = %x, query = %x, key = %x, value = %x,
+              attn_bias = none, out = %x, logsumexp = %l, philox_seed = %s, philox_offset = %o, dropout_p = 0.0 : f64,
+              grad_input_mask = [true, true, true, false])
+              : ({rows}, {rows}, {rows}, {rows}, {rows}, {sums}, {number}, {number}) -> ({rows}, {rows}, {rows}, none)
+          func.return %q : {rows}
+        }}""")
+
+
+def test_state_of_the_generator_may_be_on_the_cpu() -> None:
+    forward, backward = emit_llvm(attention(backward=False)).text, emit_llvm(attention(backward=True)).text
+    # The two results that are tensors of the device; then two inputs, and the one result that is used.
+    assert forward.count("call i32 @conforms(") == 1 + 2
+    assert backward.count("call i32 @conforms(") == 2 + 1
+    assert emit_python(attention(backward=True)).count("check_input(arg") == 2
+
+
+def test_a_tensor_that_a_schema_wants_may_be_left_out() -> None:
+    text = emit_llvm(attention(backward=True)).text
+    assert text.count("call i32 @aoti_torch_new_uninitialized_tensor(") == 1
+    assert "aoti_torch_call_dispatcher" in text
+
+
+def test_operators_on_the_device_have_its_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    def any_symbol(name: str) -> int:
+        return 1
+
+    monkeypatch.setattr(routes, "torch_symbol", any_symbol)
+    square = memref("f32", 8, 8)
+    call = f'host.call "aten.mm.default"(self = %x, mat2 = %y) : ({square}, {square}) -> {square}'
+    program = f"func.func @f(%x : {square}, %y : {square}) -> {square} {{ %z = {call} func.return %z : {square} }}"
+    assert "@aoti_torch_cuda_mm_out(" in emit_llvm(plan_of(program)).text
+    on_cpu = square.replace(', device "cuda:0"', "")
+    mixed = program.replace(f"%x : {square}", f"%x : {on_cpu}").replace(
+        f"({square}, {square}) ->", f"({on_cpu}, {square}) ->"
+    )
+    assert "aoti_torch_call_dispatcher" in emit_llvm(plan_of(mixed)).text

@@ -57,3 +57,16 @@ def test_signature(operator: str) -> None:
     match = re.search(rf"\b{shim.symbol}\(([^)]*)\)", header())
     assert match is not None
     assert [" ".join(p.split()[:-1]) for p in match[1].split(",")] == c_parameters(shim)
+
+
+@pytest.mark.parametrize("operator", operators())
+def test_functions_for_cuda_take_the_same(operator: str) -> None:
+    shim, other = find_shim(operator), find_shim(operator, "cuda")
+    assert shim is not None
+    assert other is not None
+    folder = Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch"
+    match = re.search(rf"\b{other.symbol}\(([^)]*)\)", (folder / "generated/c_shim_cuda.h").read_text())
+    if match is not None:
+        assert [" ".join(p.split()[:-1]) for p in match[1].split(",")] == c_parameters(shim)
+    else:
+        assert "for_cpu" in shim.symbol or shim.on_any_device
