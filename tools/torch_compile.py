@@ -78,15 +78,15 @@ def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Option
     times = StageTimes()
     with times.measure("import"):
         imported = import_graph(graph, inputs)
-    none_outputs = _none_outputs(imported.module)
+    missing = none_outputs(imported.module)
     dump: Path | None = None if options.dump is None else options.dump / name
     ctx = make_context()
     compiled = compile_module(imported.module, ctx, options, imported.constants, dump=dump, times=times)
     record_stats(compiled)
-    return _with_none_outputs(compiled.program.run_boxed, none_outputs)
+    return with_none_outputs(compiled.program.run_boxed, missing)
 
 
-def _none_outputs(module: ModuleOp) -> list[int]:
+def none_outputs(module: ModuleOp) -> list[int]:
     """Return the positions of the outputs that are None and that the program does not have."""
     for op in module.ops:
         positions = op.attributes.get("aten.none_outputs")
@@ -95,7 +95,7 @@ def _none_outputs(module: ModuleOp) -> list[int]:
     return []
 
 
-def _with_none_outputs(run: GraphFunction, positions: Sequence[int]) -> GraphFunction:
+def with_none_outputs(run: GraphFunction, positions: Sequence[int]) -> GraphFunction:
     """Return `run` with None inserted into its outputs at `positions`, which ascend."""
     if not positions:
         return run

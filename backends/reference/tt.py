@@ -186,6 +186,11 @@ def _(op: tt.ReturnOp, frame: Frame) -> None:
 
 
 @execute.register
+def _(op: gpu.BarrierOp, frame: Frame) -> None:
+    pass  # Each operation is executed for the whole program before the next one.
+
+
+@execute.register
 def _(op: tt.AddPtrOp, frame: Frame) -> None:
     steps = frame.register(op.offset).to(torch.int64)
     frame.set(op.result, frame.pointers(op.ptr).map(lambda offsets: offsets + steps))

@@ -54,17 +54,16 @@ class Undefined:
                 self._select(op, frame)
             case arith.AndIOp() | arith.OrIOp():
                 self._decide(op, frame)
-            case tt.ReduceOp() | tt.ScanOp():
-                self._combine(op, frame)
-            case _ if not op.regions:
+            case _ if not op.regions or isinstance(op, (tt.ReduceOp, tt.ScanOp)):
                 self._spread(op, frame)
             case _:
                 pass
 
     def _of(self, value: SSAValue, frame: Frame) -> Tensor:
-        """Return where a value is undefined, in its shape or one that broadcasts to it."""
-        found = self.where.get(value, torch.zeros((), dtype=torch.bool).expand((1,) * len(lanes_of(value))))
-        return aligned(found, frame.space.depth, len(lanes_of(value)))
+        """Return where a value is undefined."""
+        shape = lanes_of(value)
+        found = self.where.get(value, torch.zeros((1,) * len(shape), dtype=torch.bool))
+        return aligned(found, frame.space.depth, len(shape)).expand(-1, *shape)
 
     def _mark(self, value: SSAValue, where: Tensor) -> None:
         if where.any():
@@ -105,26 +104,22 @@ class Undefined:
                 result = result & (where | (bits if isinstance(op, arith.AndIOp) else ~bits))
         self._mark(op.result, result)
 
-    def _combine(self, op: tt.ReduceOp | tt.ScanOp, frame: Frame) -> None:
-        """Mark what undefined elements were combined into, of a scan all along its axis."""
-        dim, scan = op.axis.value.data + 1, isinstance(op, tt.ScanOp)
-        parts = [self._of(v, frame).any(dim, keepdim=scan) for v in op.operands]
-        where = parts[0]
-        for part in parts[1:]:
-            where = where | part
-        for result in op.results:
-            self._mark(result, where)
-
     def _spread(self, op: Operation, frame: Frame) -> None:
-        """Mark all results where an operand is undefined; everywhere, if they are not made element by element."""
-        if type(op) in MOVES:
-            self._mark(op.results[0], MOVES[type(op)](op, self._of(op.operands[0], frame)))
-            return
+        """Mark the results where an operand is undefined."""
         for result in op.results:
-            if all(lanes_of(v) == lanes_of(result) for v in op.operands):
-                where = self._of(op.operands[0], frame)
-                for operand in op.operands[1:]:
-                    where = where | self._of(operand, frame)
-            else:
-                where = torch.ones((1,) * (len(lanes_of(result)) + 1), dtype=torch.bool)
-            self._mark(result, where)
+            self._mark(result, self._result(op, result, frame))
+
+    def _result(self, op: Operation, result: SSAValue, frame: Frame) -> Tensor:
+        """Return where a result is undefined: everywhere, if it is not known which element goes where."""
+        where = self._of(op.operands[0], frame)
+        if type(op) in MOVES:
+            return MOVES[type(op)](op, where)
+        shape = lanes_of(op.operands[0])
+        reduces = isinstance(op, tt.ReduceOp)
+        if any(lanes_of(v) != shape for v in op.operands) or (lanes_of(result) != shape and not reduces):
+            return torch.ones((1,) * (len(lanes_of(result)) + 1), dtype=torch.bool)
+        for operand in op.operands[1:]:
+            where = where | self._of(operand, frame)
+        if isinstance(op, (tt.ReduceOp, tt.ScanOp)):
+            return where.any(op.axis.value.data + 1, keepdim=not reduces)
+        return where

@@ -1,0 +1,139 @@
+"""One text of loops for both targets: kernels for a GPU, run by the interpreter, against eager and the CPU's."""
+
+# torch's own functions carry few types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.gpu.emulated import EmulatedDevice
+from tests.gpu.suite import PROGRAMS, Program, floats, integers
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+TOLERANCES = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+"""Relative, and absolute for results near one; eager on the CPU sums and rounds in another order."""
+
+
+def check(program: Program, arguments: list[Tensor], tolerance: float, *, dynamic: bool = False) -> EmulatedDevice:
+    """Compare a program and its gradients with eager; return what it was compiled to."""
+    torch.compiler.reset()
+    device = EmulatedDevice(tolerance, tolerance)
+    compiled = torch.compile(program.function, backend=device, dynamic=dynamic)
+    mine = [a.detach().clone().requires_grad_(a.requires_grad) for a in arguments]
+    _compare(compiled(*mine), program.function(*arguments), mine, arguments, tolerance)
+    return device
+
+
+def _compare(found: object, expected: object, mine: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
+    """Compare results, and after going backward from the first one the gradients."""
+    pairs: list[tuple[Tensor, Tensor]] = list(zip(tree_leaves(found), tree_leaves(expected), strict=True))
+    if pairs[0][1].requires_grad:
+        grad = torch.randn_like(pairs[0][1])
+        for result in pairs[0]:
+            result.backward(grad)
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a.grad is None) == (b.grad is None)
+        if a.grad is not None and b.grad is not None:
+            pairs.append((a.grad, b.grad))
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * _size(b), equal_nan=True)
+        assert a.stride() == b.stride()
+
+
+def _size(x: Tensor) -> float:
+    """Return how large the largest element is, at least one."""
+    finite = x.detach().double()[x.isfinite()] if x.is_floating_point() else x.new_zeros(0)
+    return max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_f32(name: str) -> None:
+    program = PROGRAMS[name]
+    device = check(program, program.arguments(torch.float32), TOLERANCES[torch.float32])
+    assert device.kernels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n not in ("integers", "masks")])
+def test_16_bits(name: str, dtype: torch.dtype) -> None:
+    program = PROGRAMS[name]
+    check(program, program.arguments(dtype), TOLERANCES[dtype])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if n != "smoothed cross entropy"])  # divides floats by a size
+def test_sizes_that_are_symbols(name: str) -> None:
+    program = PROGRAMS[name]
+    check(program, program.arguments(torch.float32), TOLERANCES[torch.float32], dynamic=True)
+
+
+SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "gelu chain", "where and clamp", "extremes", "argmax", "max pool", "masks"]
+)
+def test_nan_and_infinities(name: str) -> None:
+    program = PROGRAMS[name]
+    arguments = program.arguments(torch.float32)
+    for argument in (a for a in arguments if a.is_floating_point()):
+        flat = argument.detach().view(-1)
+        flat[torch.randperm(flat.numel())[: 4 * (flat.numel() // 400)]] = torch.tensor(SPECIAL).repeat(
+            flat.numel() // 400
+        )
+    check(program, arguments, TOLERANCES[torch.float32])
+
+
+NOTHING: dict[str, Program] = {
+    "elements": Program(lambda x: torch.softmax(x * 2, -1), [floats(0, 5)]),
+    "rows": Program(lambda x: x.sum(0) + 1, [floats(0, 5)]),
+    "columns": Program(lambda x: (x.sum(-1), x * 2), [floats(5, 0)]),
+    "tokens": Program(lambda i, w: F.embedding(i, w) * 2, [integers(3, 0), floats(3, 33, grad=True)]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])
+@pytest.mark.parametrize("name", NOTHING)
+def test_no(name: str, dynamic: bool) -> None:
+    program = NOTHING[name]
+    check(program, program.arguments(torch.float32), 1e-6, dynamic=dynamic)
+
+
+def test_one_text_of_sizes_that_change() -> None:
+    torch.compiler.reset()
+    device = EmulatedDevice(2e-5, 2e-5)
+    compiled = torch.compile(lambda x: torch.softmax(x * 2, -1).sum(0), backend=device, dynamic=True)
+    for rows, columns in ((5, 7), (300, 1000), (2, 5000), (64, 64)):
+        x = torch.randn(rows, columns)
+        torch.testing.assert_close(compiled(x), torch.softmax(x * 2, -1).sum(0), rtol=2e-5, atol=2e-5)
+    assert len(device.texts) == 1
+
+
+def test_a_step_of_training() -> None:
+    results: list[list[Tensor]] = []
+    for backend in ("eager", EmulatedDevice(1e-4, 1e-4)):
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        model = nn.Sequential(nn.Linear(16, 33), nn.GELU(), nn.LayerNorm(33), nn.Linear(33, 16))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        forward = torch.compile(model, backend=backend)
+        step = torch.compile(optimizer.step, backend=backend)
+        losses: list[Tensor] = []
+        for _ in range(3):
+            loss = F.mse_loss(forward(torch.randn(7, 16)), torch.randn(7, 16))
+            loss.backward()
+            step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        results.append([*losses, *(p.detach() for p in model.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
