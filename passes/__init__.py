@@ -27,6 +27,7 @@ PASSES: dict[str, str] = {
     "recompose-upsampling": "tilewright.passes.recompose_upsampling:RecomposeUpsamplingPass",
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "retarget": "tilewright.passes.retarget:RetargetPass",
+    "tt-cse": "tilewright.passes.tt_cse:TtCsePass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }
 """For each pass name its class as `module:Class`, loaded on use."""

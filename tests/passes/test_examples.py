@@ -27,6 +27,7 @@ PASSES = [
     "order-writes",
     "reinplace",
     "retarget",
+    "tt-cse",
 ]
 
 
