@@ -62,6 +62,7 @@ _TT = (
     "loop-collapse",  # loops that are parallel now belong to the nest
     "loop-tile-blocks",
     "convert-loop-to-tt",
+    "tt-cse",  # the passes over a row load the same elements
 )
 """Kernels for CUDA to Triton's IR; all others are left alone."""
 
