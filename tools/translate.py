@@ -3,10 +3,13 @@
 tilewright-translate model.ir -t llvm-ir
 tilewright-translate model.ir -t asm --triple aarch64-unknown-linux-gnu --cpu neoverse-v1 --vector-bits 128
 tilewright-translate model.ir -t host-py
+tilewright-translate model.ir -t triton --kernel softmax_0
+tilewright-translate model.ir -t ptx --arch 90
 
 `llvm-ir` and `asm` take the kernels, which `convert-loop-to-cpu` must have lowered, for this machine or another;
-`host-llvm` and `host-py` the program around them, on any stage from `outline-kernels` on. Nothing is decided here:
-what is printed is what runs.
+`triton`, `ttir` and `ptx` take those that `convert-loop-to-tt` has lowered, as Triton's Python, as its IR, and as what
+it makes of that; `host-llvm` and `host-py` take the program around them, on any stage from `outline-kernels` on.
+Nothing is decided here: what is printed is what runs.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from collections.abc import Sequence
 from xdsl.dialects.func import FuncOp
 from xdsl.utils.exceptions import VerifyException
 
-from tilewright.dialects import aten, host, loop
+from tilewright.dialects import aten, host, loop, tt
 from tilewright.tools.entry import run_tool
 from tilewright.tools.source import ParsedModule, read_file
 from tilewright.tools.universe import make_context
 
-TARGETS = ("llvm-ir", "asm", "host-llvm", "host-py")
+TARGETS = ("llvm-ir", "asm", "triton", "ttir", "ptx", "host-llvm", "host-py")
 
 _TOO_EARLY = {
     aten.CallOp: "`aten.call` is of an earlier stage: `bufferize` makes a host program of the graph",
@@ -48,13 +51,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cpu", help="LLVM's name of the processor")
     parser.add_argument("--features", default="", help="LLVM's features of the processor, as +avx2,-avx512f")
     parser.add_argument("--vector-bits", type=int, default=128, help="the widest vector register (default: 128)")
+    parser.add_argument("--arch", type=int, default=90, help="the GPU's compute capability for `ptx` (default: 90)")
+    parser.add_argument("--triton-version", default="3.9", help="whose syntax `ttir` has (default: 3.9)")
+    parser.add_argument("--kernel", help="of `triton`, `ttir` and `ptx`, the one to print (default: all)")
     return parser
 
 
 def _translate(arguments: argparse.Namespace) -> int:
     file = read_file(make_context(), arguments.file)
-    on_kernels = arguments.target in ("llvm-ir", "asm")
-    print((_kernel_code if on_kernels else _host_code)(file, arguments), end="")
+    match arguments.target:
+        case "llvm-ir" | "asm":
+            text = _kernel_code(file, arguments)
+        case "triton" | "ttir" | "ptx":
+            text = _triton_code(file, arguments)
+        case _:
+            text = _host_code(file, arguments)
+    print(text, end="")
     return 0
 
 
@@ -86,6 +98,35 @@ def _kernel_code(file: ParsedModule, arguments: argparse.Namespace) -> str:
         text = emit_module(kernels, target)
         return text if arguments.target == "llvm-ir" else emit_assembly(text, target)
     except (EmitError, CompileError) as error:
+        raise file.source.error(str(error)) from error
+
+
+def _triton_code(file: ParsedModule, arguments: argparse.Namespace) -> str:
+    from tilewright.backends.triton.compile import CompileError, compile_stages
+    from tilewright.backends.triton.python_source import emit_python
+    from tilewright.backends.triton.python_values import SourceError
+    from tilewright.backends.triton.ttir import emit_ttir, parse_version
+
+    kernels = [op for op in file.module.ops if isinstance(op, tt.FuncOp)]
+    if not kernels:
+        for op in file.module.walk():
+            if isinstance(op, loop.KernelOp):
+                raise file.error_at(op, "`loop.kernel` is of an earlier stage: `convert-loop-to-tt` lowers it")
+        raise file.source.error("there is no kernel for a CUDA device in the file")
+    if arguments.kernel is not None:
+        named = [k for k in kernels if k.sym_name.data == arguments.kernel]
+        if not named:
+            names = ", ".join(f"`{k.sym_name.data}`" for k in kernels)
+            raise file.source.error(f"there is no kernel `{arguments.kernel}`, expected one of {names}")
+        kernels = named
+    try:
+        if arguments.target == "triton":
+            return emit_python(kernels)
+        if arguments.target == "ptx":
+            return "\n".join(compile_stages(k, arguments.arch).ptx for k in kernels)
+        version = parse_version(arguments.triton_version)
+        return "// -----\n".join(emit_ttir(k, version) for k in kernels)
+    except (CompileError, SourceError, ValueError) as error:
         raise file.source.error(str(error)) from error
 
 

@@ -1,0 +1,114 @@
+"""Triton's Python computes what the kernel does, in Triton's interpreter, and compiles."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.backends.triton.conftest import needs_triton, read
+from tests.backends.triton.kernels import BODIES, kernel_text
+from tests.backends.triton.python.cases import CASES
+from torch import Tensor
+from xdsl.ir import Attribute
+
+from tilewright.backends.triton.python_source import emit_python
+from tilewright.backends.triton.python_values import SourceError
+from tilewright.dialects.tt import FuncOp, MakeRangeOp, PointerType
+from tilewright.passes.convert_loop_to_tt import ConvertLoopToTtPass
+from tilewright.tools.source import Source, read_module
+from tilewright.tools.universe import make_context
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def lowered(text: str, name: str) -> FuncOp:
+    """Return the kernel of a loop kernel named `k`, under another name."""
+    context = make_context()
+    parsed = read_module(context, Source("kernel.ir", text.replace("@k(", f"@{name}(")))
+    assert list(parsed.verify()) == []
+    ConvertLoopToTtPass().apply(context, parsed.module)
+    (kernel,) = parsed.module.ops
+    assert isinstance(kernel, FuncOp)
+    return kernel
+
+
+def work(what: str, folder: Path) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(folder / "cache")}
+    environment |= {"TRITON_INTERPRET": "1"} if what == "run" else {}
+    done = subprocess.run(
+        [sys.executable, str(WORKER), what, str(folder)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def type_names(kernel: FuncOp) -> list[str]:
+    """Return the types of a kernel's arguments as Triton's compiler wants them."""
+
+    def name(kind: Attribute) -> str:
+        if isinstance(kind, PointerType):
+            return f"*{name(kind.pointee)}"
+        return str(kind).replace("f", "fp")
+
+    return [name(value.type) for value in kernel.args]
+
+
+def block_sizes(kernel: FuncOp) -> list[int]:
+    sizes = [op.end.value.data for op in kernel.walk() if isinstance(op, MakeRangeOp) and op.end.value.data > 1]
+    return list(dict.fromkeys(sizes))
+
+
+def write(folder: Path, name: str, kernel: FuncOp) -> None:
+    (folder / f"{name}.py").write_text(emit_python([kernel]))
+    facts = {"types": type_names(kernel), "blocks": block_sizes(kernel)}
+    (folder / f"{name}.json").write_text(json.dumps(facts))
+
+
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interpreted")
+    for name, case in CASES.items():
+        write(folder, name, lowered(case.text, name))
+        torch.save([*case.tensors(), *case.sizes], folder / f"{name}.pt")
+    work("run", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compiled")
+    for name, case in CASES.items():
+        write(folder, name, lowered(case.text, name))
+    for name in BODIES:
+        write(folder, name, read(kernel_text(name)))
+    work("compile", folder)
+    return folder
+
+
+@needs_triton
+@pytest.mark.parametrize("name", CASES)
+def test_the_source_computes_what_torch_does(name: str, interpreted: Path) -> None:
+    error = interpreted / f"{name}.run.error"
+    assert not error.exists(), error.read_text() + (interpreted / f"{name}.py").read_text()
+    case = CASES[name]
+    tensors: list[Tensor] = torch.load(interpreted / f"{name}.out")[: len(case.tensors())]
+    expected = case.expected(case.tensors())
+    torch.testing.assert_close(tensors[-1], expected, rtol=case.tolerance, atol=case.tolerance)
+
+
+@needs_triton
+@pytest.mark.parametrize("name", [*CASES, *BODIES])
+def test_the_source_compiles(name: str, compiled: Path) -> None:
+    error = compiled / f"{name}.compile.error"
+    assert not error.exists(), error.read_text() + (compiled / f"{name}.py").read_text()
+
+
+def test_a_kernel_without_a_grid_cannot_be_launched() -> None:
+    kernel = read(kernel_text("casts"))
+    del kernel.attributes["grid"]
+    with pytest.raises(SourceError, match="kernel `casts` does not say how many programs run it"):
+        emit_python([kernel])

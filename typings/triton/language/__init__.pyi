@@ -1,0 +1,1 @@
+from triton.language import core as core
