@@ -136,10 +136,10 @@ class Driver:
         return module
 
     def _unload(self, device: int, handle: int, process: int) -> None:
-        if os.getpid() != process:
-            return
-        with self._current(device):
+        # Nothing is raised: at the end of the process the driver may be gone before the last module.
+        if os.getpid() == process and self._library.cuCtxPushCurrent_v2(ctypes.c_void_p(self._contexts[device])) == 0:
             self._library.cuModuleUnload(ctypes.c_void_p(handle))
+            self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     @contextmanager
     def _current(self, device: int) -> Generator[None]:

@@ -16,6 +16,7 @@ from xdsl.dialects.func import Func
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.backends.cuda import driver
 from tilewright.backends.cuda.driver import CudaError
 from tilewright.backends.cuda.kernel import Kernel
 from tilewright.backends.host import routes
@@ -158,6 +159,20 @@ def test_code_is_loaded_once_and_unloaded_with_its_last_user(fake: FakeDevice) -
     del second
     gc.collect()
     assert fake.log == ["unload"]
+
+
+def test_a_child_process_unloads_nothing(fake: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = fake.kernel("add_one")
+    monkeypatch.setattr(driver.os, "getpid", lambda: -1)
+    del kernel
+    gc.collect()
+    assert fake.log == []
+
+
+def test_a_machine_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "_LIBRARY", "libcuda-that-is-not-there.so")
+    with pytest.raises(CudaError, match="this machine has no CUDA driver"):
+        driver.cuda_driver.__wrapped__()
 
 
 def test_much_shared_memory_is_asked_for(fake: FakeDevice) -> None:
