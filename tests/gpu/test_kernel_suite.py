@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.util import find_spec
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +16,8 @@ from tests.gpu.emulated import EmulatedDevice
 from tests.gpu.suite import PROGRAMS, Program, floats, integers
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+
+from tilewright.backends.triton.compile import compile_kernels
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Relative, and absolute for results near one; eager on the CPU sums and rounds in another order."""
@@ -55,11 +60,16 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
+@cache
+def checked(name: str, dtype: torch.dtype = torch.float32) -> EmulatedDevice:
+    """Check a program, once; return what it was compiled to."""
+    torch.manual_seed(0)
+    return check(PROGRAMS[name], PROGRAMS[name].arguments(dtype), TOLERANCES[dtype])
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_f32(name: str) -> None:
-    program = PROGRAMS[name]
-    device = check(program, program.arguments(torch.float32), TOLERANCES[torch.float32])
-    assert device.kernels
+    assert checked(name).kernels
 
 
 IN_F16 = ("softmax", "layer norm", "gelu chain", "cross entropy", "sum of columns", "scatter", "casts")
@@ -75,8 +85,39 @@ IN_F16 = ("softmax", "layer norm", "gelu chain", "cross entropy", "sum of column
     ids=str,
 )
 def test_16_bits(name: str, dtype: torch.dtype) -> None:
-    program = PROGRAMS[name]
-    check(program, program.arguments(dtype), TOLERANCES[dtype])
+    assert checked(name, dtype).kernels
+
+
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_cubins(name: str) -> None:
+    """Triton compiles every kernel for an A100 and an H200."""
+    kernels = checked(name).kernels
+    for arch in (80, 90):
+        cubins = compile_kernels(kernels, arch)
+        assert [c.image[:4] for c in cubins] == [b"\x7fELF"] * len(kernels)
+        assert max(c.shared for c in cubins) <= 163 << 10
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_F16)
+def test_cubins_of_16_bits(name: str) -> None:
+    for dtype, arch in ((torch.bfloat16, 90), (torch.float16, 80)):
+        assert compile_kernels(checked(name, dtype).kernels, arch)
+
+
+@needs_triton
+@pytest.mark.slow
+def test_cubins_of_buffers_that_are_not_aligned() -> None:
+    kernels = checked("softmax").kernels
+    aligned, others = (compile_kernels(kernels, 90, aligned=aligned) for aligned in (True, False))
+    assert [c.name for c in aligned] == [c.name for c in others]
+    assert [c.image for c in aligned] != [c.image for c in others]
 
 
 @pytest.mark.slow
