@@ -20,6 +20,7 @@ PASSES: dict[str, str] = {
     "loop-save-values": "tilewright.passes.loop_save_values:LoopSaveValuesPass",
     "loop-split-ranges": "tilewright.passes.loop_split_ranges:LoopSplitRangesPass",
     "loop-tile-blocks": "tilewright.passes.loop_tile_blocks:LoopTileBlocksPass",
+    "loop-split-reductions": "tilewright.passes.loop_split_reductions:LoopSplitReductionsPass",
     "loop-tile": "tilewright.passes.loop_tile:LoopTilePass",
     "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
     "order-writes": "tilewright.passes.order_writes:OrderWritesPass",

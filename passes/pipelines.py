@@ -21,6 +21,7 @@ _GRAPH = (
     "loop-fold-views",  # before fusion: a view between two nests would hide that one reads the other
     "loop-simplify-index",  # composed maps are long; fusion compares simple ones
     "canonicalize",  # equal loads and dead nests go, so that fusion counts what is really there
+    "loop-split-reductions",  # of GPUs; before fusion computes what they read in place, which is then done in parallel
     "order-writes",  # before anything moves
     "loop-fuse",
     "loop-simplify-index",  # fusion substitutes indices

@@ -7,11 +7,13 @@ block in the cache, and what is left to sum is one row per block. A gradient tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import SSAValue
 
+from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym_expr import Expr, FloorDiv, integer
 from tilewright.passes.lowering.body import Body, Index, Value
 from tilewright.passes.lowering.call import Call, Lowering, Tensor, element_of, sizes_of
@@ -21,6 +23,8 @@ from tilewright.passes.lowering.reductions import Reduction, as_number
 
 _ROWS = 64
 """The rows of a block, at most."""
+_BLOCKS = 256
+"""How many blocks a GPU needs to be busy."""
 _BLOCK_BYTES = 1 << 18
 """What a block may take in the cache, at most, of the operand and of the gradient together."""
 
@@ -81,12 +85,18 @@ class _Gradients:
 
         body.loop(self.r.sizes, store)
 
+    def _most(self) -> int:
+        """Return how many rows a block should have at most: they fit in a cache, or there are blocks enough."""
+        if layout_of(self.r.source.type).device_kind != "cuda":
+            return _BLOCK_BYTES // (8 * max(1, int(self.r.count)))
+        return max(4, math.prod(int(n) for n in self.rows if n.is_Integer) // _BLOCKS)
+
     def block(self) -> int | None:
         """Return how many rows make a block, or None where the rows do not divide into blocks of a fair size."""
         last = self.rows[-1] if self.rows else integer(1)
         if not (last.is_Integer and self.r.count.is_Integer):
             return None
-        most = min(_ROWS, _BLOCK_BYTES // (8 * max(1, int(self.r.count))))
+        most = min(_ROWS, self._most())
         return next((n for n in range(most, 3, -1) if last % n == 0), None)
 
 

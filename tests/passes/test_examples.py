@@ -23,6 +23,7 @@ PASSES = [
     "loop-hoist",
     "loop-scan-to-atomics",
     "loop-simplify-index",
+    "loop-split-reductions",
     "loop-tile-blocks",
     "order-writes",
     "reinplace",
