@@ -30,6 +30,8 @@ class Case:
     call: Callable[[Compile], Callable[[], Any]] | None = None
     tolerance: tuple[float, float] | None = None
     """Relative and absolute; torch's own for the dtype if there is none."""
+    exact: Callable[[], Any] | None = None
+    """The results in float64, to which eager mode's errors are measured."""
 
 
 def randn(*sizes: int, dtype: torch.dtype = torch.float32, grad: bool = False, seed: int = 0) -> Tensor:
@@ -58,6 +60,10 @@ def pure(
         with torch.no_grad():
             return compile_function(function)(*inputs())
 
+    def exact() -> Any:
+        with torch.no_grad():
+            return function(*(x.double() for x in inputs()))
+
     def call(compile_function: Compile) -> Callable[[], Any]:
         compiled, given = compile_function(function), inputs()
 
@@ -68,7 +74,7 @@ def pure(
         return once
 
     relative, absolute = TOLERANCES[dtype]
-    return Case(name, run, call, (relative, absolute if atol is None else atol))
+    return Case(name, run, call, (relative, absolute if atol is None else atol), exact)
 
 
 def gradient(
@@ -79,17 +85,22 @@ def gradient(
     def inputs() -> list[Tensor]:
         return [randn(*shape, dtype=dtype, grad=True, seed=n) for n, shape in enumerate(shapes)]
 
-    def run(compile_function: Compile) -> Any:
-        given = inputs()
-        result = compile_function(function)(*given)
+    def differentiate(f: Callable[..., Tensor], given: list[Tensor]) -> Any:
+        result = f(*given)
         return result, torch.autograd.grad(result, given, torch.ones_like(result))
+
+    def run(compile_function: Compile) -> Any:
+        return differentiate(compile_function(function), inputs())
+
+    def exact() -> Any:
+        return differentiate(function, [x.detach().double().requires_grad_() for x in inputs()])
 
     def call(compile_function: Compile) -> Callable[[], Any]:
         compiled, given = compile_function(function), inputs()
         ones = torch.ones_like(function(*given))
         return lambda: torch.autograd.grad(compiled(*given), given, ones)
 
-    return Case(name, run, call, TOLERANCES[dtype])
+    return Case(name, run, call, TOLERANCES[dtype], exact)
 
 
 def gpt(dtype: torch.dtype, **sizes: int) -> tuple[nn.Module, Tensor]:

@@ -71,8 +71,11 @@ def compare(case: Case, compile_function: Compile) -> float:
     found = flat(case.run(compile_function))
     torch.cuda.synchronize()
     rtol, atol = case.tolerance or (None, None)
-    for number, (f, e) in enumerate(zip(found, expected, strict=True)):
+    exact = [None] * len(expected) if case.exact is None else flat(case.exact())
+    for number, (f, e, x) in enumerate(zip(found, expected, exact, strict=True)):
         assert f.stride() == e.stride() or e.numel() == 0, f"result {number}: strides {f.stride()}, eager {e.stride()}"
+        if x is not None and (f - x).abs().max() <= 4 * (e - x).abs().max():
+            continue  # no worse than eager mode, where sums in another order differ by more than the tolerance
         torch.testing.assert_close(f, e, rtol=rtol, atol=atol, equal_nan=True)
     return largest_difference(found, expected)
 
@@ -120,10 +123,8 @@ def examine(case: Case, arguments: argparse.Namespace) -> Report:
         difference = compare(case, compiled_by("tilewright", dump))
     except Exception as error:  # noqa: BLE001  the other cases are still of interest
         report.failed, report.verdict, report.details = True, "FAIL", f"{type(error).__name__}: {error}"[:1500]
-        if not isinstance(error, AssertionError):
-            cause = error.__cause__ or error
-            lines = traceback.format_exception(cause)
-            report.details += "\n" + "".join(lines[-6:])
+        frames = traceback.format_exception(error.__cause__ or error)
+        report.details += "\n" + "".join(frames[-6:]).rstrip()
         return report
     stats = tilewright.last_compile_stats()
     report.details = (

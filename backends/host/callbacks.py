@@ -54,6 +54,8 @@ class Callbacks:
         self._sites = native.sites
         self._slots_type = ctypes.c_void_p * native.frame.num_slots
         self._scalars_type = ctypes.c_int64 * native.frame.num_scalars
+        self.worked_in_python: set[host.CallOp] = set()
+        """The calls that failed, and worked when Python repeated them: the way that was chosen does not suit them."""
         self._operators: dict[host.CallOp, _Operator] = {}
         self._errors: dict[int, BaseException] = {}
         self._function = _Signature(self._handle)
@@ -107,7 +109,7 @@ class Callbacks:
             operator = self._operators[call] = _Operator.of(call)
         sizes = moment.sizes()
         if reason == Reason.CONFORM:
-            for value in filter(is_buffer, call.results):
+            for value in (r for r in call.results if is_buffer(r) and r.uses):
                 moment.put(value, moment.tensor(value), operator, sizes)
             return
         tensors = [moment.tensor(v) for v in call.operands]
@@ -116,8 +118,11 @@ class Callbacks:
             raise RuntimeError(text or f"`{operator.name}` failed, and worked when repeated")
         if len(results) != len(call.results):
             raise RuntimeError(f"`{operator.name}` was traced with {len(call.results)} results, gave {len(results)}")
+        if reason == Reason.FAILED:
+            self.worked_in_python.add(call)
         for value, result in zip(call.results, results, strict=True):
-            moment.put(value, result, operator, sizes)
+            if value.uses:
+                moment.put(value, result, operator, sizes)
 
 
 @dataclass(frozen=True)

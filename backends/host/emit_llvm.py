@@ -6,6 +6,7 @@ and returns 0, or keeps an exception and returns 1, upon which the program retur
 to clear.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import singledispatchmethod
 
@@ -45,14 +46,17 @@ class NativeProgram:
     sites: tuple[Site, ...]
 
 
-def emit_llvm(plan: HostPlan, *, check_inputs: bool = True, record: bool = False) -> NativeProgram:
+def emit_llvm(
+    plan: HostPlan, *, check_inputs: bool = True, record: bool = False, in_python: Collection[host.CallOp] = ()
+) -> NativeProgram:
     """Print a host program.
 
     With `check_inputs` every tensor input must have the dtype, device, sizes and strides of its type. With `record`
-    kernels and operators appear in the profiler. Raises `VerifyException` for a size symbol that no argument provides.
+    kernels and operators appear in the profiler. The calls `in_python` are made there, whatever other way there is.
+    Raises `VerifyException` for a size symbol that no argument provides.
     """
     frame = make_frame(plan)
-    emitter = _Emitter(plan, frame, record)
+    emitter = _Emitter(plan, frame, record, in_python)
     emitter.symbols()
     for number, argument in enumerate(plan.arguments[: plan.num_inputs]):
         if check_inputs and is_buffer(argument) and not may_be_elsewhere(argument):
@@ -66,11 +70,12 @@ def emit_llvm(plan: HostPlan, *, check_inputs: bool = True, record: bool = False
 
 
 class _Emitter:
-    def __init__(self, plan: HostPlan, frame: Frame, record: bool):
+    def __init__(self, plan: HostPlan, frame: Frame, record: bool, in_python: Collection[host.CallOp]):
         self.text = FunctionText()
         self.sites: list[Site] = []
         self._plan = plan
         self._frame = frame
+        self._in_python = in_python
         self._record = record and capabilities().record_function
         self._pointers: dict[SSAValue, str] = {}
         self._live_views: set[SSAValue] = set()
@@ -172,7 +177,7 @@ class _Emitter:
     def _(self, op: host.CallOp) -> None:
         for operand in op.operands:
             self._ensure_handle(operand)
-        route = choose_route(op)
+        route = CallbackRoute() if op in self._in_python else choose_route(op)
         site = CallSite(op, route)
         operands = [self._slot(v) for v in op.operands]
         results = [self._slot(v) for v in op.results]

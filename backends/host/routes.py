@@ -131,6 +131,10 @@ def _dispatcher_fits(schema: Schema, arguments: Mapping[str, Value], call: host.
         r.kind.optional or r.kind.element not in (Element.TENSOR, Element.INT, Element.SYM_INT) for r in schema.returns
     ):
         return False
+    # PyTorch (2.11) takes the type of the last result for the first, and so on.
+    kinds = [r.kind.element for r in schema.returns]
+    if kinds != kinds[::-1]:
+        return False
     lists = [r for r in schema.returns if r.kind.is_list]
     if lists:
         return len(schema.returns) == 1 and lists[0].kind.element is Element.TENSOR

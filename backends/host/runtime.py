@@ -12,7 +12,7 @@ import ctypes
 import linecache
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -148,6 +148,7 @@ class _NativeExecutor:
         self._device_kernels = {n: k for n, k in kernels.items() if isinstance(k, cuda.Kernel)}
         self._check_inputs = check_inputs
         self._store = store
+        self._in_python: frozenset[host.CallOp] = frozenset()
         self._constants = [new_handle(c) for c in constants]
         weakref.finalize(self, _delete_handles, self._constants).atexit = False
         self._plain = self._load(record=False)
@@ -162,7 +163,15 @@ class _NativeExecutor:
         results = loaded.call(inputs)
         if results is None:
             raise loaded.callbacks.take_error()
+        if loaded.callbacks.worked_in_python:
+            self._give_up_routes(loaded.callbacks.worked_in_python)
         return results
+
+    def _give_up_routes(self, calls: Set[host.CallOp]) -> None:
+        """From now on make these calls in Python at once."""
+        self._in_python |= calls
+        self._plain = self._load(record=False)
+        self._recording = None
 
     def _profiled(self) -> "_Loaded":
         """Return the variant that shows kernels and operators to the profiler, compiled when first asked for."""
@@ -171,7 +180,7 @@ class _NativeExecutor:
         return self._recording
 
     def _load(self, record: bool) -> "_Loaded":
-        native = emit_llvm(self._plan, check_inputs=self._check_inputs, record=record)
+        native = emit_llvm(self._plan, check_inputs=self._check_inputs, record=record, in_python=self._in_python)
         library = compile_library(native.text, native_target(), self._resolve, _OPTIONS, self._store)
         callbacks = Callbacks(native, self._device_kernels)
         inputs = self._plan.arguments[: self._plan.num_inputs]

@@ -50,6 +50,12 @@ aten.sort.stable = cpu_sort_stable(Tensor self, bool? stable, int dim, bool desc
 aten.topk.default = cpu_topk(Tensor self, int k, int dim, bool largest, bool sorted) -> (Tensor, Tensor)
 """  # noqa: E501  a table: one line for each
 
+_CUDA_TABLE = """
+aten._scaled_dot_product_cudnn_attention.default = cuda__scaled_dot_product_cudnn_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p, bool is_causal, bool return_debug_mask, float? scale) -> (Tensor, Tensor, Tensor, Tensor, int, int, Tensor, Tensor, Tensor)
+aten._scaled_dot_product_efficient_attention.default = cuda__scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p, bool is_causal, float? scale) -> (Tensor, Tensor, Tensor, Tensor)
+aten._scaled_dot_product_flash_attention.default = cuda__scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p, bool is_causal, bool return_debug_mask, float? scale) -> (Tensor, Tensor, Tensor, Tensor, int, int, Tensor, Tensor, Tensor)
+"""  # noqa: E501  a table: one line for each
+
 
 @dataclass(frozen=True)
 class Shim:
@@ -68,25 +74,26 @@ class Shim:
 
 
 @cache
-def _lines() -> Mapping[str, str]:
-    lines = (line.partition(" = ") for line in _TABLE.strip().splitlines())
+def _lines(device_type: str) -> Mapping[str, str]:
+    table = _TABLE + _CUDA_TABLE if device_type == "cuda" else _TABLE
+    lines = (line.partition(" = ") for line in table.splitlines() if line)
     return {operator: signature for operator, _, signature in lines}
 
 
 @cache
 def find_shim(operator: str, device_type: str = "cpu") -> Shim | None:
     """Return the C function for an operator (`aten.mm.default`), or None if there is none; PyTorch may lack it."""
-    signature = _lines().get(operator)
+    signature = _lines(device_type).get(operator)
     if signature is None:
         return None
     schema = parse_schema(signature)
     name = signature[: signature.index("(")]
-    of_device = name.removeprefix("cpu_")
-    if of_device == name:
+    kind, _, of_device = name.partition("_")
+    if kind not in ("cpu", "cuda"):
         return Shim(f"aoti_torch_{name}", schema.arguments, schema.returns, on_any_device=True)
     return Shim(f"aoti_torch_{device_type}_{of_device}", schema.arguments, schema.returns)
 
 
-def operators() -> tuple[str, ...]:
-    """Return the operators that have a dedicated function."""
-    return tuple(_lines())
+def operators(device_type: str = "cpu") -> tuple[str, ...]:
+    """Return the operators that have a dedicated function for a kind of device, if PyTorch has it."""
+    return tuple(_lines(device_type))

@@ -1,5 +1,6 @@
 """Failures inside a host program: eager's exceptions, clear messages for bad input, and nothing leaked."""
 
+import ctypes
 import gc
 import resource
 import weakref
@@ -11,6 +12,7 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.backends.host import abi, runtime
 from tilewright.backends.host.runtime import load_program
 
 Load = Callable[..., Any]
@@ -283,3 +285,28 @@ def test_unknown_operator_natively_fails_when_called(load: Load) -> None:
                    f"func.return %y : {V16} }}")  # fmt: skip
     with pytest.raises(VerifyException, match=r"no operator `mylib\.op\.default`"):
         program([torch.randn(16)])
+
+
+def test_a_way_that_fails_is_not_tried_again(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def fail(*_: int) -> int:
+        calls.append(1)
+        return 1
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_void_p,) * 3)(fail)
+    address = ctypes.cast(function, ctypes.c_void_p).value
+
+    def symbol(name: str) -> int | None:
+        return address if name == "aoti_torch_cpu_mm_out" else abi.torch_symbol(name)
+
+    monkeypatch.setattr(runtime, "torch_symbol", symbol)
+    program = load(f"""func.func @f(%x : {M44}) -> {M44} {{
+        %y = host.call "aten.mm.default"(self = %x, mat2 = %x) : ({M44}, {M44}) -> {M44}
+        func.return %y : {M44} }}""")
+    x = torch.randn(4, 4)
+    for _ in range(3):
+        (y,) = program([x])
+        assert isinstance(y, torch.Tensor)
+        torch.testing.assert_close(y, x @ x)
+    assert calls == [1]
