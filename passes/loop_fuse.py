@@ -93,6 +93,12 @@ class LoopFusePass(ModulePass):
     small: int = 32768
     """Iterations up to which a nest is too small for its parallelism to matter."""
 
+    programs: int = 264
+    """Independent iterations that a merged nest keeps on a GPU, if there were as many."""
+
+    work: int = 4096
+    """Iterations that one of fewer programs of a GPU may do."""
+
     inline: bool = True
     """Compute pointwise producers where they are used."""
 
@@ -105,7 +111,14 @@ class LoopFusePass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         inline = InlineLimits(self.max_ops, self.recompute_ops)
         trees = TreeLimits(
-            self.max_ops, self.max_buffers, self.min_parallel, self.small, self.horizontal, self.siblings
+            self.max_ops,
+            self.max_buffers,
+            self.min_parallel,
+            self.small,
+            self.programs,
+            self.work,
+            self.horizontal,
+            self.siblings,
         )
         for function in op.ops:
             if not isinstance(function, FuncOp) or function.is_declaration:

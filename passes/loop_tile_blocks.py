@@ -93,7 +93,7 @@ class LoopTileBlocksPass(ModulePass):
     persistent: int = 32768
     """The elements of a row that is one block, although it is gone through more than once."""
 
-    looped: int = 2048
+    looped: int = 4096
     """The elements of a tile of a longer row."""
 
     rows: int = 32

@@ -164,7 +164,7 @@ class BlockChooser:
                     if isinstance(load, LoadOp):
                         loops.setdefault(load.source, set()).add(op)
         again = sum(len(found) > 1 for found in loops.values())
-        return power_at_most(self.limits.persistent // again) if again else 2 * self.limits.looped
+        return power_at_most(self.limits.persistent // again) if again else self.limits.looped
 
     def _choose_columns(self, op: Loop, limit: int) -> None:
         """Give the loops of `op` that run along memory their axes: whole, or tiles where they are too long."""
@@ -184,13 +184,20 @@ class BlockChooser:
         if can_be_whole and (len(legal) == 1 or padded <= 2 * math.prod(known)):
             sizes[:] = [power_at_least(e) for e in known]
             return
-        left = min(left, self.limits.looped)
+        left = min(left, self._looped(op))
         for i in [*along, *(i for i in reversed(legal) if i not in along)]:
             extent = extents[i]
             if left > 1:
                 most = min(left, UNKNOWN) if extent is None else left
                 sizes[i] = tile_size(extent, most, least=1 if i not in along else SHORTEST, halving=_STEP)
                 left //= sizes[i]
+
+    def _looped(self, op: Loop) -> int:
+        """Return how many elements of a long row are taken at a time: more where few rows have to keep a GPU busy."""
+        programs = self.programs()
+        is_long = math.prod(UNKNOWN if e is None else e for e in self._runs.extents(op)) >= 16 * self.limits.looped
+        few = programs is not None and programs < 2 * self.limits.programs
+        return 2 * self.limits.looped if is_long and few else self.limits.looped
 
     def _is_window(self, op: Loop) -> bool:
         """Whether `op` is a reduction over few iterations that an axis would be much too long for."""

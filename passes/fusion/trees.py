@@ -38,6 +38,10 @@ class TreeLimits:
     min_parallel: int
     small: int
     """Iterations up to which a nest is too small for its parallelism to matter, or to be worth a kernel."""
+    programs: int
+    """As `min_parallel`, on a GPU."""
+    work: int
+    """Iterations of a nest on a GPU that one program may do, if there are fewer programs."""
     horizontal: bool
     siblings: bool
 
@@ -126,6 +130,8 @@ class TreeMerger:
             return False
         parallel = self._product(match.extents)
         lost = max(self._product(match.first.values()), self._product(match.second.values()))
+        if layout_of(one.nest.outputs[0].type).device_kind == "cuda":
+            return parallel >= min(lost, self.limits.programs) or lost <= self.limits.work * parallel
         return parallel >= min(lost, self.limits.min_parallel) or lost <= self.limits.small
 
     def _product(self, extents: Iterable[Expr]) -> int:
