@@ -61,7 +61,7 @@ class CombineFunctions:
         body = self._write_body(op, arguments)
         key = (*arguments, *body)
         if key not in self._known:
-            name = self._names.fresh(f"{COMBINE}{_purpose(op)}", local=False)
+            name = self._names.fresh(f"{COMBINE}{_purpose(op)}", top=True)
             self._known[key] = name
             self.lines += ["@triton.jit", f"def {name}({', '.join(arguments)}):", *body, "", ""]
         return self._known[key]

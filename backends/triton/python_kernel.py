@@ -15,7 +15,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.backends.triton.python_combine import CombineFunctions
 from tilewright.backends.triton.python_expressions import cast, elementwise, typed
-from tilewright.backends.triton.python_style import ELIDED, assignment, hint_of, uses_of, wrap_call
+from tilewright.backends.triton.python_style import ELIDED, assignment, hint_of, mentions, uses_of, wrap_call
 from tilewright.backends.triton.python_values import (
     ATOM,
     Names,
@@ -330,15 +330,16 @@ class KernelSource:
         return [start.code, stop.code, size]
 
     def _yield(self, block: Block, names: Sequence[str]) -> None:
-        """Assign what a block yields to variables, all at once."""
+        """Assign what a block yields to variables, all at once where one is part of what another becomes."""
         last = block.last_op
         values = list(last.operands) if isinstance(last, scf.YieldOp) else []
         changed = [(n, self._whole(v).code) for n, v in zip(names, values, strict=True)]
         changed = [(name, code) for name, code in changed if name != code]
-        if len(changed) > 1:
+        if any(mentions(code, name) for i, (_, code) in enumerate(changed) for name, _ in changed[:i]):
             self._line(f"{', '.join(n for n, _ in changed)} = {', '.join(c for _, c in changed)}")
-        elif changed:
-            self._line(assignment(*changed[0]))
+            return
+        for name, code in changed:
+            self._line(assignment(name, code))
 
     def _if(self, op: scf.IfOp) -> None:
         names = [self._names.fresh(hint_of(r)) for r in op.results]

@@ -32,7 +32,7 @@ def emit_python(kernels: Sequence[FuncOp]) -> str:
     combiners = CombineFunctions(names, lambda op, arguments: _combine_body(op, arguments, combiners))
     bodies: list[str] = []
     for kernel in kernels:
-        name = names.fresh(kernel.sym_name.data)
+        name = names.fresh(kernel.sym_name.data, top=True)
         launch = "launch" if len(kernels) == 1 else f"launch_{name}"
         bodies += ["", "", *_Kernel(kernel, name, combiners).lines(launch)]
     imports = ["import torch", "import triton", "import triton.language as tl"]

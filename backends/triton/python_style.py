@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from xdsl.dialects import arith
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -20,6 +22,11 @@ def assignment(name: str, code: str) -> str:
         depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
         single &= depth > 0 or not (before == " " and character in "+-&|^<>=!")
     return f"{name} += {added}" if added != code and single else f"{name} = {code}"
+
+
+def mentions(code: str, name: str) -> bool:
+    """Tell whether an expression has a variable."""
+    return re.search(rf"\b{name}\b", code) is not None
 
 
 def uses_of(value: SSAValue) -> list[Operation]:

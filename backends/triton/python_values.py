@@ -126,12 +126,12 @@ class Names:
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
 
-    def fresh(self, hint: str, *, local: bool = True) -> str:
-        """Return `hint`, or else with a number behind it; a local name hides none that the file uses."""
-        base = re.sub(r"\W", "_", re.sub(r"_\d+$", "", hint)) or "value"
+    def fresh(self, hint: str, *, top: bool = False) -> str:
+        """Return `hint`, or else with a number behind it; at the top of the file the number is a part of the hint."""
+        base = re.sub(r"\W", "_", hint if top else re.sub(r"_\d+$", "", hint)) or "value"
         if not base[0].isalpha():
             base = f"v{base}"
-        if local and (base in _RESERVED or base.startswith(COMBINE)):
+        if base in _RESERVED or (base.startswith(COMBINE) and not top):
             base = f"{base}_value"
         name, number = base, 1
         while name in self._taken:

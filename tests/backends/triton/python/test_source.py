@@ -13,6 +13,8 @@ import torch
 from tests.backends.triton.conftest import needs_triton, read
 from tests.backends.triton.kernels import BODIES, kernel_text
 from tests.backends.triton.python.cases import CASES
+from tests.backends.triton.python.operations import OPERATIONS, Operation, numbers, text_of
+from tests.reference.conftest import Runner
 from torch import Tensor
 from xdsl.ir import Attribute
 
@@ -52,7 +54,7 @@ def type_names(kernel: FuncOp) -> list[str]:
     def name(kind: Attribute) -> str:
         if isinstance(kind, PointerType):
             return f"*{name(kind.pointee)}"
-        return str(kind).replace("f", "fp")
+        return str(kind).replace("bf", "b").replace("f", "fp").replace("b16", "bf16")
 
     return [name(value.type) for value in kernel.args]
 
@@ -74,6 +76,10 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, case in CASES.items():
         write(folder, name, lowered(case.text, name))
         torch.save([*case.tensors(), *case.sizes], folder / f"{name}.pt")
+    for number, operation in enumerate(OPERATIONS):
+        name = f"operation_{number}"
+        write(folder, name, read(text_of(operation, name)))
+        torch.save(arguments_of(operation), folder / f"{name}.pt")
     work("run", folder)
     return folder
 
@@ -98,6 +104,23 @@ def test_the_source_computes_what_torch_does(name: str, interpreted: Path) -> No
     tensors: list[Tensor] = torch.load(interpreted / f"{name}.out")[: len(case.tensors())]
     expected = case.expected(case.tensors())
     torch.testing.assert_close(tensors[-1], expected, rtol=case.tolerance, atol=case.tolerance)
+
+
+def arguments_of(operation: Operation) -> list[Tensor]:
+    _, operands, result = operation
+    return [*(numbers(d, seed) for seed, d in enumerate(operands)), torch.ones(32, dtype=result)]
+
+
+@needs_triton
+@pytest.mark.parametrize("number", range(len(OPERATIONS)), ids=[code for code, _, _ in OPERATIONS])
+def test_an_operation_computes_what_the_executor_does(number: int, interpreted: Path) -> None:
+    name = f"operation_{number}"
+    error = interpreted / f"{name}.run.error"
+    assert not error.exists(), error.read_text() + (interpreted / f"{name}.py").read_text()
+    found: list[Tensor] = torch.load(interpreted / f"{name}.out")
+    expected = arguments_of(OPERATIONS[number])
+    Runner().all(text_of(OPERATIONS[number], name), *expected, name=name)
+    torch.testing.assert_close(found[-1], expected[-1], rtol=0, atol=0, equal_nan=True)
 
 
 @needs_triton
