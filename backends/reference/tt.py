@@ -187,7 +187,8 @@ def _(op: tt.ReturnOp, frame: Frame) -> None:
 
 @execute.register
 def _(op: gpu.BarrierOp, frame: Frame) -> None:
-    pass  # Each operation is executed for the whole program before the next one.
+    # Each operation is executed for the whole program before the next one.
+    _programs(frame).traffic.barrier()
 
 
 @execute.register
@@ -240,11 +241,6 @@ def _(op: tt.AtomicRMWOp, frame: Frame) -> None:
     function = _UPDATES[op.atomic_rmw_op.data]
     frame.set(op.result, tt_memory.update(op, pointers, [value], function, mask, frame))
     _synchronize(op, frame)
-
-
-@execute.register
-def _(op: gpu.BarrierOp, frame: Frame) -> None:
-    pass  # Each operation ends for all elements of a tensor before the next begins.
 
 
 def _compared(before: Tensor, expected: Tensor, value: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def load(op: Operation, pointers: Pointers, mask: Tensor | None, other: Tensor |
         missing = missing if valid is None else missing & valid
         if missing.any():
             raise failure(op, f"{_describe(pointers, missing, frame)} was never stored")
-    if programs.traffic.of(buffer) is not None:
+    if programs.traffic.is_written(buffer):
         programs.traffic.load(op, _points(pointers, valid, frame))
     values = buffer.elements[offsets]
     return values if valid is None else torch.where(valid, values, other)
@@ -138,11 +139,11 @@ def _describe(pointers: Pointers, which: Tensor, frame: Frame) -> str:
 
 
 def _points(pointers: Pointers, valid: Tensor | None, frame: Frame) -> Points:
-    programs = _programs(frame)
-    numbers = torch.arange(programs.first, programs.first + programs.count, dtype=torch.int32)
-    numbers = numbers.reshape(-1, *(1,) * (pointers.offsets.ndim - 1))
-    offsets, numbers = _picked((pointers.offsets, numbers), pointers, valid, frame)
-    return Points(pointers.buffer, pointers.name, offsets, numbers)
+    programs, shape = _programs(frame), tuple(pointers.offsets.shape[1:])
+    numbers = torch.arange(programs.first, programs.first + programs.count)
+    threads = programs.traffic.first_thread(shape) + torch.arange(prod(shape)).reshape(1, *shape)
+    given = (pointers.offsets, numbers.reshape(-1, *(1,) * len(shape)), threads)
+    return Points(pointers.buffer, pointers.name, *_picked(given, pointers, valid, frame))
 
 
 def _picked(values: Sequence[Tensor], pointers: Pointers, valid: Tensor | None, frame: Frame) -> list[Tensor]:

@@ -62,6 +62,8 @@ class MemoryBuilder:
         self.pointers: dict[SSAValue, SSAValue] = {}
         self._stored: dict[SSAValue, _Stored | None] = {}
         """The buffers that were stored to since the last barrier."""
+        self._ways: dict[SSAValue, set[bool]] = {}
+        """For these, whether the stores combine, as they may among each other but not with those that do not."""
         self._loaded: dict[SSAValue, list[tt.LoadOp]] = {}
         """The loads since the last barrier of buffers that the kernel also stores to."""
         self._written: set[SSAValue] = set()
@@ -132,7 +134,7 @@ class MemoryBuilder:
     def store(self, op: StoreOp, value: SSAValue, mask: SSAValue | None) -> None:
         """Store where the points are there and `mask`, if there is one, holds."""
         pointer, value, mask = self._prepare(op, value, mask)
-        self._before_store(op.target, pointer, value)
+        self._before_store(op, pointer, value)
         self._builder.append(tt.StoreOp.get(pointer, value, mask))
         self._stored[op.target] = _Stored(pointer, value, mask)
 
@@ -144,7 +146,7 @@ class MemoryBuilder:
         if name is None or (is_integer(kind) and kind.bitwidth < 32):
             raise PassFailedException(f"no atomic `{combine}` of {kind}, expected a store in a `loop.scan`")
         pointer, value, mask = self._prepare(op, value, mask)
-        self._before_store(op.target, pointer, value)
+        self._before_store(op, pointer, value)
         self._builder.append(tt.AtomicRMWOp.get(name, pointer, value, mask))
         self._stored[op.target] = None
 
@@ -161,16 +163,20 @@ class MemoryBuilder:
             value = convert_integer(b, value, _BYTE)
         return pointer, b.fit(value, shape), None if mask is None else b.fit(mask, shape)
 
-    def _before_store(self, buffer: SSAValue, pointer: SSAValue, value: SSAValue) -> None:
-        """Let no store overtake a load of the same element by another thread, nor in a scan another store."""
+    def _before_store(self, op: StoreOp, pointer: SSAValue, value: SSAValue) -> None:
+        """Let no store overtake another thread's load of an element, its store of the other way, or in a scan any."""
+        buffer, combines = op.target, op.combine is not None
         again = buffer in self._in_turn and buffer in self._stored
+        mixed = (not combines) in self._ways.get(buffer, ())
         loads = self._loaded.get(buffer, ())
-        if again or any(load.ptr is not pointer or not _depends(value, load) for load in loads):
+        if again or mixed or any(load.ptr is not pointer or not _depends(value, load) for load in loads):
             self._barrier()
+        self._ways.setdefault(buffer, set()).add(combines)
 
     def _barrier(self) -> None:
         self._builder.append(BarrierOp())
         self._stored.clear()
+        self._ways.clear()
         self._loaded.clear()
 
     @contextmanager
@@ -180,14 +186,21 @@ class MemoryBuilder:
         Where they run `in_order`, what one stores the next may load or store again.
         """
         before = dict(self._stored), {buffer: list(loads) for buffer, loads in self._loaded.items()}
-        stores = dict.fromkeys(o.target for o in op.walk() if isinstance(o, StoreOp))
+        stores: dict[SSAValue, set[bool]] = {}
+        for store in (o for o in op.walk() if isinstance(o, StoreOp)):
+            stores.setdefault(store.target, set()).add(store.combine is not None)
+        ways = {buffer: set(found) for buffer, found in self._ways.items()}
         in_turn = self._in_turn
         if in_order:
             self._in_turn = in_turn.union(stores)
-        for buffer in stores:
+        for buffer, found in stores.items():
             if in_order or buffer in self._stored:
                 self._stored[buffer] = None
+            if in_order:
+                self._ways[buffer] = self._ways.get(buffer, set()) | found
         yield
+        for buffer, found in (*ways.items(), *stores.items()):
+            self._ways[buffer] = self._ways.get(buffer, set()) | found
         self._in_turn = in_turn
         self._stored = {**before[0], **self._stored, **dict.fromkeys(stores)}
         for buffer, loads in before[1].items():

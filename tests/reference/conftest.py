@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from xdsl.context import Context
-from xdsl.dialects import builtin, func, math, scf, vector
+from xdsl.dialects import builtin, func, gpu, math, scf, vector
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.parser import Parser
 
@@ -24,6 +24,7 @@ DIALECTS = (
     func.Func,
     vector.Vector,
     scf.Scf,
+    gpu.GPU,
     sym.Sym,
     aten.Aten,
     loop.LoopDialect,

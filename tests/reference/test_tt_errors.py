@@ -122,6 +122,50 @@ def test_addresses_are_anything_where_the_mask_is_false(run: Runner) -> None:
     run.all(nothing, whole[:0], whole[:0], name="k")
 
 
+OTHER_THREADS = """
+  %one = arith.constant dense<15> : !i
+  %other = arith.xori %at, %one : !i
+  %b0 = tt.addptr %s0, %other : !p0, !i
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ("tt.store %a0, %at : !p0", "%w = tt.load %b0 : !p0", "program 0 reads element 15 of `%p0`, which .* stores"),
+        ("%w = tt.load %b0 : !p0", "tt.store %a0, %at : !p0", "program 0 stores element 0 of `%p0`, which .* reads"),
+        (
+            "tt.store %a0, %at : !p0",
+            "%w = tt.atomic_rmw add, relaxed, gpu, %b0, %at : (!p0, !i) -> !i",
+            "program 0 updates element 15 of `%p0`, which .* stores",
+        ),
+        (
+            "tt.store %p0, %pid : !tt.ptr<i32>",
+            "%w = tt.load %p0 : !tt.ptr<i32>",
+            "program 0 reads element 0 of `%p0`, which .* stores",
+        ),
+    ],
+)
+def test_threads_of_a_program_need_a_barrier(run: Runner, first: str, second: str, message: str) -> None:
+    x = torch.full((16,), -1, dtype=torch.int32)
+    with pytest.raises(ExecutionError, match=message.replace(".*", "another thread, without a barrier between,")):
+        run.all(kernel(f"{OTHER_THREADS}{first}\n{second}", ["i32"]), x.clone(), name="k")
+    run.all(kernel(f'{OTHER_THREADS}{first}\n"gpu.barrier"() : () -> ()\n{second}', ["i32"]), x, name="k")
+
+
+def test_a_thread_sees_what_it_stored_itself(run: Runner) -> None:
+    body = """
+      %v = tt.load %a0 : !p0
+      %r = arith.addi %v, %at : !i
+      tt.store %a0, %r : !p0
+      %w = tt.load %a0 : !p0
+      %q = arith.addi %w, %at : !i
+      tt.store %a0, %q : !p0"""
+    x = torch.zeros(16, dtype=torch.int32)
+    run.all(kernel(body, ["i32"]), x, name="k")
+    assert x.tolist() == list(range(0, 32, 2))
+
+
 def test_programs_may_store_the_same(run: Runner) -> None:
     body = """
       %p = tt.splat %p0 : !tt.ptr<i32> -> !p0
