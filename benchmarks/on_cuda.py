@@ -139,14 +139,35 @@ def examine(case: Case, arguments: argparse.Namespace) -> Report:
     return report
 
 
+def device_times(function: Callable[[], Any], calls: int = 20) -> str:
+    """Return, as text, how long a call keeps the device busy, and with which kernels."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(calls):
+            function()
+        torch.cuda.synchronize()
+    events = [e for e in profile.key_averages() if e.self_device_time_total > 0]
+    events.sort(key=lambda e: -e.self_device_time_total)
+    total = sum(e.self_device_time_total for e in events) / calls
+    lines = [
+        f"{e.self_device_time_total / calls:10.1f} us in {e.count / calls:.0f} of {e.key[:90]}" for e in events[:20]
+    ]
+    return "\n    ".join([f"{total:10.1f} us", *lines])
+
+
 def times(case: Case, arguments: argparse.Namespace) -> str:
     """Return the time of a call of each backend as text."""
     assert case.call is not None
-    found = {"eager": seconds_per_call(case.call(lambda f: f), arguments.seconds)}
+    eager = case.call(lambda f: f)
+    found = {"eager": seconds_per_call(eager, arguments.seconds)}
+    if arguments.profile:
+        print(f"{case.name}: eager on the device:\n    {device_times(eager)}", flush=True)
     for backend in ("tilewright", *filter(None, [arguments.peer])):
         torch._dynamo.reset()
         try:
-            found[backend] = seconds_per_call(case.call(compiled_by(backend, None)), arguments.seconds)
+            function = case.call(compiled_by(backend, None))
+            found[backend] = seconds_per_call(function, arguments.seconds)
+            if arguments.profile:
+                print(f"{case.name}: {backend} on the device:\n    {device_times(function)}", flush=True)
         except Exception as error:  # noqa: BLE001  a peer that fails is no failure of ours
             print(f"{case.name}: {backend}: {type(error).__name__}: {error}"[:300], flush=True)
     text = "  ".join(f"{backend} {1e6 * seconds:.1f} us" for backend, seconds in found.items())
@@ -171,6 +192,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(c.name for c in CASES)}")
     parser.add_argument("--peer", default="", help="another backend to time, such as inductor")
     parser.add_argument("--seconds", type=float, default=0.0, help="time for each measurement; 0 for none")
+    parser.add_argument("--profile", action="store_true", help="with --seconds: also print the kernels and their times")
     parser.add_argument("--dump", help="a folder for the stages of each case")
     parser.add_argument("--extern", action="store_true", help="name the operators that are left to ATen")
     arguments = parser.parse_args()
