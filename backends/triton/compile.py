@@ -23,7 +23,7 @@ from tilewright.backends.triton.workers import Workers
 from tilewright.dialects.tt import FuncOp
 from tilewright.dialects.type_guards import is_integer_constant
 
-ARCHITECTURES = (75, 80, 86, 87, 89, 90, 100, 120)
+ARCHITECTURES = (75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121)
 """The compute capabilities that can be compiled for, times ten."""
 
 _FORMAT = "tilewright cubin 1"
@@ -84,7 +84,7 @@ def compile_kernel(kernel: FuncOp, arch: int, *, cache: ObjectCache | None = Non
     kept = None if cache is None else cache.get(key)
     if kept is not None:
         return _unpack(kept)
-    cubin = _compile(kernel, text, arch, options).cubin
+    cubin = _cubin(kernel, arch, _compile(kernel, text, arch, options))
     if cache is not None:
         cache.put(key, _pack(cubin))
     return cubin
@@ -97,14 +97,20 @@ def compile_kernels(
     if len(kernels) < 2:
         return [compile_kernel(k, arch, cache=cache, aligned=aligned) for k in kernels]
     compile_one = partial(compile_kernel, arch=arch, cache=cache, aligned=aligned)
-    with ThreadPoolExecutor(min(len(kernels), len(os.sched_getaffinity(0)))) as pool:
-        return list(pool.map(compile_one, kernels))
+    try:
+        with ThreadPoolExecutor(min(len(kernels), len(os.sched_getaffinity(0)))) as pool:
+            return list(pool.map(compile_one, kernels))
+    finally:
+        # A process takes a few hundred MiB; one is kept for the kernels that come one by one.
+        _workers.keep(1)
 
 
 def compile_stages(kernel: FuncOp, arch: int) -> Stages:
     """Compile a kernel and return it in every language on the way. Raises `CompileError`."""
     text = emit_ttir(kernel, parse_version(_release(arch)))
-    return _compile(kernel, text, arch, _options(kernel))
+    facts = _compile(kernel, text, arch, _options(kernel), stages=True)
+    ttir, ttgir, llir, ptx = (facts.text(name) for name in ("ttir", "ttgir", "llir", "ptx"))
+    return Stages(ttir, ttgir, llir, ptx, _cubin(kernel, arch, facts))
 
 
 def _release(arch: int) -> str:
@@ -140,37 +146,46 @@ def _unpack(content: bytes) -> Cubin:
     return Cubin(**json.loads(facts), image=image)
 
 
-def _compile(kernel: FuncOp, text: str, arch: int, options: dict[str, object]) -> Stages:
-    name = kernel.sym_name.data
-    answer = _workers.compile(name, text, arch, options)
-    if answer.error is not None:
-        raise CompileError(_explain(name, text, answer.error, answer.printed))
-    facts = answer.facts
+@dataclass(frozen=True)
+class _Facts:
+    """What a worker says about a kernel."""
 
-    def text_of(stage: str) -> str:
-        value = facts[stage]
+    values: dict[str, object]
+
+    def text(self, name: str) -> str:
+        value = self.values[name]
         assert isinstance(value, str)
         return value
 
-    def number_of(fact: str) -> int:
-        value = facts[fact]
+    def number(self, name: str) -> int:
+        value = self.values[name]
         assert isinstance(value, int)
         return value
 
-    scratch = number_of("global_scratch_size") + number_of("profile_scratch_size")
+
+def _compile(kernel: FuncOp, text: str, arch: int, options: dict[str, object], *, stages: bool = False) -> _Facts:
+    name = kernel.sym_name.data
+    answer = _workers.compile(name, text, arch, options, stages=stages)
+    if answer.error is not None:
+        raise CompileError(_explain(name, text, answer.error, answer.printed))
+    facts = _Facts(answer.facts)
+    scratch = facts.number("global_scratch_size") + facts.number("profile_scratch_size")
     if scratch:
         raise CompileError(f"kernel `{name}` needs {scratch} bytes of scratch memory, which a launch does not provide")
+    return facts
+
+
+def _cubin(kernel: FuncOp, arch: int, facts: _Facts) -> Cubin:
     parameters = len(kernel.args)
-    cubin = Cubin(
-        name=text_of("name"),
+    return Cubin(
+        name=facts.text("name"),
         arch=arch,
-        num_warps=number_of("num_warps"),
-        shared=number_of("shared"),
+        num_warps=facts.number("num_warps"),
+        shared=facts.number("shared"),
         parameters=parameters,
-        hidden=_count_parameters(text_of("ptx")) - parameters,
-        image=base64.b64decode(text_of("cubin")),
+        hidden=_count_parameters(facts.text("ptx")) - parameters,
+        image=base64.b64decode(facts.text("cubin")),
     )
-    return Stages(text_of("ttir"), text_of("ttgir"), text_of("llir"), text_of("ptx"), cubin)
 
 
 def _count_parameters(ptx: str) -> int:

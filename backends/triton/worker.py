@@ -5,8 +5,8 @@ assertion of its own fails. Here all of it stays in a process that is made for i
 each line that goes out the answer, both JSON; the process ends with its input.
 
 A request names a folder, which holds the kernel and takes what Triton prints, and says what to compile for:
-`{"folder": "..", "file": "k.ttir", "arch": 90, "options": {"num_warps": 4}}`. The answer has either an `error` or
-the stages of the kernel and the facts that a launch needs.
+`{"folder": "..", "file": "k.ttir", "arch": 90, "options": {"num_warps": 4}, "stages": false}`. The answer has either
+an `error` or the facts that a launch needs, the cubin and the PTX; if asked for, all stages of the kernel.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def compile_kernel(file: str, arch: int, options: dict[str, object]) -> dict[str, object]:
-    """Compile a file of Triton's IR in the current folder; return the stages and facts. Raises what Triton raises.
+def compile_kernel(file: str, arch: int, options: dict[str, object], *, stages: bool) -> dict[str, object]:
+    """Compile a file of Triton's IR in the current folder; return texts and facts. Raises what Triton raises.
 
     The file's name goes into the kernel, as the place of its assertions. `triton.compile` does the same on an IR file,
     but for the passes on Triton's own IR, which it leaves out, and its cache, of which we have our own.
@@ -37,16 +37,16 @@ def compile_kernel(file: str, arch: int, options: dict[str, object]) -> dict[str
     backend.load_dialects(context)
     parsed = ir.parse_mlir_module(file, context)
     parsed.context = context
-    stages: dict[str, Callable[[Any, dict[str, Any]], Any]] = {}
-    backend.add_stages(stages, parsed_options, Language.TRITON)
+    steps: dict[str, Callable[[Any, dict[str, Any]], Any]] = {}
+    backend.add_stages(steps, parsed_options, Language.TRITON)
     metadata: dict[str, Any] = {"num_warps": parsed_options.num_warps}
     texts: dict[str, str] = {}
     image, module = b"", parsed
-    for name, stage in stages.items():
-        module = stage(module, metadata)
+    for name, step in steps.items():
+        module = step(module, metadata)
         if name == "cubin":
             image = module
-        else:
+        elif stages or name == "ptx":
             texts[name] = str(module)
     facts = ("name", "num_warps", "shared", "global_scratch_size", "profile_scratch_size")
     return {**{fact: metadata[fact] for fact in facts}, **texts, "cubin": base64.b64encode(image).decode("ascii")}
@@ -61,7 +61,7 @@ def answer(request: dict[str, Any]) -> dict[str, object]:
     os.dup2(printed, 2)
     os.close(printed)
     try:
-        return compile_kernel(request["file"], request["arch"], request["options"])
+        return compile_kernel(request["file"], request["arch"], request["options"], stages=request["stages"])
     except Exception as error:  # noqa: BLE001 (Triton raises anything)
         return {"error": f"{type(error).__name__}: {error}"}
     finally:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO
 
 _WORKER = Path(__file__).with_name("worker.py")
+_PATIENCE_S = 2.0
+"""How long a process that is still compiling is waited for when nobody wants the result any more."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,17 @@ class _Worker:
             env=environment,
             text=True,
             encoding="utf-8",
+            start_new_session=True,  # an interrupt from the keyboard is for this process alone
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests: IO[str] = self._process.stdin
         self._answers: IO[str] = self._process.stdout
         self._finalizer = weakref.finalize(self, _end, self._process)
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def ask(self, request: dict[str, object]) -> dict[str, object] | None:
         """Return the answer; None if the process ended instead."""
@@ -69,7 +76,11 @@ def _end(process: subprocess.Popen[str]) -> None:
         assert stream is not None
         with contextlib.suppress(OSError):
             stream.close()
-    process.wait()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 class Workers:
@@ -80,13 +91,20 @@ class Workers:
         self._idle: list[_Worker] = []
         self._owner = os.getpid()
 
-    def compile(self, name: str, text: str, arch: int, options: dict[str, object]) -> Answer:
-        """Compile the kernel `name` in a folder that is gone afterwards."""
+    def compile(self, name: str, text: str, arch: int, options: dict[str, object], *, stages: bool) -> Answer:
+        """Compile the kernel `name` in a folder that is gone afterwards; with `stages` show every text on the way."""
         worker = self._take()
         file = f"{name}.ttir"
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
             Path(folder, file).write_text(text, encoding="utf-8")
-            answer = worker.ask({"folder": folder, "file": file, "arch": arch, "options": options})
+            request: dict[str, object] = {
+                "folder": folder,
+                "file": file,
+                "arch": arch,
+                "options": options,
+                "stages": stages,
+            }
+            answer = worker.ask(request)
             if answer is None:
                 status = worker.end()
                 error: str | None = f"triton ended with status {status}"
@@ -98,13 +116,22 @@ class Workers:
             seen = printed.read_text(encoding="utf-8", errors="replace") if printed.exists() else ""
         return Answer(answer or {}, error, seen)
 
+    def keep(self, count: int) -> None:
+        """End the processes that are not in use, but for `count` of them."""
+        with self._lock:
+            ending, self._idle = self._idle[count:], self._idle[:count]
+        for worker in ending:
+            worker.end()
+
     def _take(self) -> _Worker:
         with self._lock:
             if self._owner != os.getpid():
                 # A child of fork has the pipes of its parent, and must not use them.
                 self._idle, self._owner = [], os.getpid()
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                worker = self._idle.pop()
+                if not worker.ended:
+                    return worker
         return _Worker()
 
     def _give_back(self, worker: _Worker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.backends.triton.kernels import BODIES, kernel_text
 
 from tilewright.backends.cache import ObjectCache
 from tilewright.backends.triton import compile as triton_compile
-from tilewright.backends.triton import ttir
+from tilewright.backends.triton import ttir, workers
 from tilewright.backends.triton.compile import CompileError, Cubin, compile_kernel, compile_kernels, compile_stages
 
 SMALL = """tt.func public @small(%x : !tt.ptr<f32> {tt.divisibility = 16 : i32}) attributes {num_warps = 2 : i32} {
@@ -165,12 +166,22 @@ def test_text_that_triton_cannot_parse_is_shown(capfd: pytest.CaptureFixture[str
 
 
 @needs_triton
-def test_a_compiler_that_dies_is_an_error_and_the_next_kernel_compiles() -> None:
-    worker = triton_compile._workers._take()  # pyright: ignore[reportPrivateUsage]
-    worker._process.kill()  # pyright: ignore[reportPrivateUsage]
-    triton_compile._workers._idle = [worker]  # pyright: ignore[reportPrivateUsage]
-    with pytest.raises(CompileError, match="triton ended with status -9"):
-        compile_kernel(read(SMALL), 90)
+def test_a_compiler_that_dies_is_an_error_and_the_next_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_WORKER", Path(__file__).with_name("dying_worker.py"))
+    pool = workers.Workers()
+    assert pool.compile("k", "", 90, {}, stages=False).error == "triton ended with status -9"
+    monkeypatch.undo()
+    assert isinstance(compile_kernel(read(SMALL), 90), Cubin)
+
+
+@needs_triton
+def test_an_idle_compiler_that_is_gone_is_not_asked() -> None:
+    compile_kernel(read(SMALL), 90)
+    for child in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        for number in child.read_text().split():
+            if b"worker.py" in Path(f"/proc/{number}/cmdline").read_bytes():
+                os.kill(int(number), signal.SIGKILL)
+                os.waitid(os.P_PID, int(number), os.WEXITED | os.WNOWAIT)
     assert isinstance(compile_kernel(read(SMALL), 90), Cubin)
 
 
