@@ -131,23 +131,26 @@ def _device(op: CallOp) -> str:
     return next((layout_of(k).device_kind for k in kinds if is_tensor(k)), "cpu")
 
 
-def _takes_turns(call: Call) -> bool:
-    """Whether a lowering has writes that replace each other one after the other, which nothing but a scan can say."""
+def _takes_turns(call: Call, *, deterministic: bool) -> bool:
+    """Whether a lowering has writes to elements that are data, so that a scan has them take turns.
+
+    Those that combine need no turns, unless the result is to be the same every time.
+    """
     scans = (op for nest in call.ops for op in nest.walk() if isinstance(op, ScanOp))
     return any(
         any(d != LoopDim.extent(integer(1)) for d in scan.loops.dims)
-        and any(isinstance(op, StoreOp) and op.combine is None for op in scan.walk())
+        and any(isinstance(op, StoreOp) and (deterministic or op.combine is None) for op in scan.walk())
         and not any(isinstance(op, PrefixOp) for op in scan.walk())
         for scan in scans
     )
 
 
-def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges) -> bool:
+def lower_call(op: CallOp, lowering: Lowering, ranges: Ranges, *, deterministic: bool = False) -> bool:
     """Replace a call by what `lowering` makes of it. Return whether it has a rule for the call's arguments."""
     call = Call(op, ranges)
     try:
         replacements = lowering(call)
-        if _device(op) != "cpu" and _takes_turns(call):
+        if _device(op) != "cpu" and _takes_turns(call, deterministic=deterministic):
             raise NotLoweredError("writes that take turns, on a device of many threads")
     except NotLoweredError:
         call.abandon()
@@ -173,6 +176,8 @@ class ConvertAtenToLoopPass(ModulePass):
 
     keep: tuple[str, ...] = ()
     """Operators that stay calls (`aten.exp.default`), to find out which lowering is at fault."""
+    deterministic: bool = False
+    """Whether on CUDA scatters that combine stay calls, too: atomic sums of floats depend on the order of threads."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in [f for f in op.ops if isinstance(f, FuncOp)]:
@@ -180,4 +185,4 @@ class ConvertAtenToLoopPass(ModulePass):
             for call in [c for c in function.walk() if isinstance(c, CallOp)]:
                 lowering = None if call.operator in self.keep else LOWERINGS.get(call.operator)
                 if lowering is not None and _fits_a_nest(call):
-                    lower_call(call, lowering, ranges)
+                    lower_call(call, lowering, ranges, deterministic=self.deterministic)

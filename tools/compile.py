@@ -28,6 +28,8 @@ from tilewright.passes.pipelines import PIPELINES, load_passes
 from tilewright.tools.entry import no_garbage_collection
 from tilewright.tools.options import Options
 
+_LOWER = "convert-aten-to-loop"
+
 if TYPE_CHECKING:
     from tilewright.backends.host.runtime import Constants, Kernel, Program
     from tilewright.backends.llvm.target import Target
@@ -139,7 +141,8 @@ def devices(module: ModuleOp) -> list[str]:
 def pipeline_text(options: Options, target: Target, devices: Sequence[str] = ()) -> str:
     """Return the text of the pipeline to run: the one asked for, or the one for `target` and for the other devices."""
     name = options.pipeline or f"{'cuda' if 'cuda' in devices else 'cpu'}-{target.vector_bits}"
-    return PIPELINES.get(name, name)
+    text = PIPELINES.get(name, name)
+    return text.replace(_LOWER, f"{_LOWER}{{deterministic=true}}") if options.deterministic and name != text else text
 
 
 def run_passes(

@@ -32,6 +32,9 @@ class Options:
     """`compiled` draws a seed per call and computes random numbers from it; `eager` has the numbers of eager mode."""
     pipeline: str = ""
     """The passes to run: the name of a pipeline, or its text. Empty for the one that suits this machine."""
+    deterministic: bool = False
+    """Whether the same call gives the same numbers every time, also on CUDA. If
+    `torch.use_deterministic_algorithms(True)` was called it does, whatever is given here."""
     verify: bool = False
     """Verify the IR after each pass."""
     cache: Path | None = None
@@ -64,7 +67,7 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     for name, allowed in (("mode", MODES), ("host", HOSTS), ("random", RANDOM)):
         if name in values and values[name] not in allowed:
             raise ValueError(f"tilewright: {name} is {values[name]!r}, expected one of {', '.join(allowed)}")
-    for name in ("strict", "verify"):
+    for name in ("deterministic", "strict", "verify"):
         if name in values and not isinstance(values[name], bool):
             raise TypeError(f"tilewright: {name} is {values[name]!r}, expected True or False")
     if not isinstance(values.get("pipeline", ""), str):

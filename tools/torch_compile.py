@@ -12,9 +12,11 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 
@@ -44,6 +46,8 @@ def backend(
 ) -> Callable[..., Any]:
     """Compile a graph that Dynamo captured. Raises `ValueError` or `TypeError` for options that do not exist."""
     chosen = parse_options(options, mode)
+    if torch.are_deterministic_algorithms_enabled():
+        chosen = replace(chosen, deterministic=True)
     number = next(_graph_numbers)
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any], kind: str) -> GraphFunction:

@@ -147,4 +147,7 @@ def test_the_pipeline_is_that_of_the_device() -> None:
     target = Target("x86_64", "generic", "", 256)
     assert pipeline_text(Options(), target, ["cpu"]) == PIPELINES["cpu-256"]
     assert pipeline_text(Options(), target, ["cuda", "cpu"]) == PIPELINES["cuda-256"]
+    lowering = "convert-aten-to-loop"
+    wanted = PIPELINES["cuda-256"].replace(lowering, f"{lowering}{{deterministic=true}}")
+    assert pipeline_text(Options(deterministic=True), target, ["cuda"]) == wanted
     assert pipeline_text(Options(pipeline="cpu-128"), target, ["cuda"]) == PIPELINES["cpu-128"]

@@ -59,7 +59,7 @@ def test_bytes_planned_counts_intermediates_at_the_traced_size() -> None:
 @pytest.mark.parametrize(
     ("options", "mode", "message"),
     [
-        ({"fast": True}, None, "unknown option 'fast', expected one of cache, dump"),
+        ({"fast": True}, None, "unknown option 'fast', expected one of cache, deterministic, dump"),
         ({"mode": "quick"}, None, "mode is 'quick', expected one of default"),
         ({"host": "c++"}, None, "host is 'c\\+\\+', expected one of native, python"),
         ({"strict": 1}, None, "strict is 1, expected True or False"),
