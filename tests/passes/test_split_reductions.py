@@ -41,7 +41,7 @@ def test_a_reduction_in_two_stages(operator: str, reduced: int, sizes: tuple[str
     context = make_context()
     module = Parser(context, program(operator, sizes, reduced)).parse_module()
     graph = PIPELINES["graph"].replace("loop-split-reductions", SMALL)
-    passes = load_passes(f"retarget,{graph},{PIPELINES['buffers']},loop-tile-blocks")
+    passes = load_passes(f"retarget,{graph},{PIPELINES['buffers']},{PIPELINES['tt']}")
     given = InputSpec(seed=1, symbols={"s0": 83, "s1": 131})
     report = check_passes(context, module, passes, given)
     assert report is None, str(report)

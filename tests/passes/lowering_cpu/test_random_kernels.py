@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tilewright.passes.convert_loop_to_tt import ConvertLoopToTtPass
 from tilewright.passes.loop_collapse import LoopCollapsePass
 from tilewright.passes.loop_tile_blocks import LoopTileBlocksPass
 from tilewright.passes.retarget import RetargetPass
@@ -159,6 +160,11 @@ SMALL_BLOCKS = LoopTileBlocksPass(tile=32, persistent=32, looped=16, rows=4, col
 @pytest.mark.parametrize("blocks", [LoopTileBlocksPass(), SMALL_BLOCKS], ids=["large", "small"])
 @pytest.mark.parametrize("seed", range(30))
 def test_a_random_kernel_in_blocks(kernel: Callable[..., Kernel], seed: int, blocks: LoopTileBlocksPass) -> None:
-    made = kernel(*_small_kernel(seed), passes=(RetargetPass(), LoopCollapsePass(), blocks))
-    for name, found, wanted in zip(made.outputs, made.interpret(None), made.interpret(), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3, msg=lambda text, name=name: f"%{name}: {text}")
+    passes = (RetargetPass(), LoopCollapsePass(), blocks, ConvertLoopToTtPass())
+    made = kernel(*_small_kernel(seed), passes=passes)
+    expected = made.interpret()
+    for count in (3, None):
+        for name, found, wanted in zip(made.outputs, made.interpret(count), expected, strict=True):
+            torch.testing.assert_close(
+                found, wanted, rtol=1e-4, atol=1e-3, msg=lambda text, name=name: f"%{name}: {text}"
+            )
