@@ -1,7 +1,7 @@
 """Emit operations on scalars and blocks of them, each where it belongs and once.
 
 A value is a scalar or a tensor whose dims are the axes around it, outermost first; along an axis that it does not
-depend on its size is 1, and axes that are opened further inside are missing at its end. `fit` makes of it a tensor of
+depend on its size is 1, and axes that are opened further inside are missing. `fit` makes of it a tensor of
 any shape that it broadcasts to. Scalars stay scalars until an operation with a tensor needs them.
 """
 
@@ -42,16 +42,6 @@ def shaped(element: Attribute, shape: Shape) -> Attribute:
     return TensorType(element, shape) if shape else element
 
 
-def common_shape(shapes: Iterable[Shape]) -> Shape:
-    """Return the shape that values of these shapes broadcast to."""
-    found: list[int] = []
-    for shape in shapes:
-        found += [1] * (len(shape) - len(found))
-        for i, size in enumerate(shape):
-            found[i] = max(found[i], size)
-    return tuple(found)
-
-
 @cache
 def _defaults(kind: type[Operation]) -> Properties:
     """Return the properties that operations of a class have unless told otherwise: no flags."""
@@ -78,6 +68,7 @@ class TensorBuilder:
     def __init__(self, block: Block):
         self._scopes = [_Scope(block)]
         self._depth: dict[SSAValue, int] = dict.fromkeys(block.args, 0)
+        self._places: list[int] = []
 
     def push(self, block: Block, *, closed: bool = False) -> None:
         """Start building `block`, inside the one that was built so far; with `closed`, nothing moves out of it."""
@@ -88,6 +79,14 @@ class TensorBuilder:
     def pop(self) -> None:
         """Go back to the block around."""
         self._scopes.pop()
+
+    def open_axis(self, place: int) -> None:
+        """Let values have a dim more from here on, before dim `place` of those that there are."""
+        self._places.append(place)
+
+    def close_axis(self) -> None:
+        """Do away with the dim that was opened last."""
+        self._places.pop()
 
     def depth(self, value: SSAValue) -> int:
         """Return how many blocks are around `value`."""
@@ -158,8 +157,8 @@ class TensorBuilder:
         kind = shaped(element_of(value), shape)
         if not found:
             return self.shared(tt.SplatOp, [value], kind, _NONE, value.name_hint)
-        for axis in range(len(found), len(shape)):
-            value = self.insert_dim(value, axis)
+        for place in self._places[len(found) : len(shape)]:
+            value = self.insert_dim(value, place)
         if shape_of(value) == shape:
             return value
         return self.shared(tt.BroadcastOp, [value], kind, _NONE, value.name_hint)
@@ -168,17 +167,34 @@ class TensorBuilder:
         """Return the only element of a tensor, or a scalar itself."""
         return self.emit(tt.UnsplatOp.get(value), value.name_hint) if shape_of(value) else value
 
+    def common_shape(self, shapes: Iterable[Shape]) -> Shape:
+        """Return the shape that values of these shapes broadcast to."""
+        shapes = list(shapes)
+        rank = max(map(len, shapes), default=0)
+        found = [1] * rank
+        for shape in shapes:
+            sizes = list(shape)
+            for place in self._places[len(shape) : rank]:
+                sizes.insert(place, 1)
+            found = [max(pair) for pair in zip(found, sizes, strict=True)] if shape else found
+        return tuple(found)
+
     def fit_all(self, values: Sequence[SSAValue]) -> list[SSAValue]:
         """Return values as tensors of the shape that they all broadcast to, or as they are if they are scalars."""
-        shape = common_shape(shape_of(v) for v in values)
+        shape = self.common_shape(shape_of(v) for v in values)
         return [self.fit(v, shape) for v in values]
 
-    def range(self, size: int, axis: int, hint: str | None = None) -> SSAValue:
-        """Return the numbers from 0 to `size` (exclusive) along `axis`, in i32."""
+    def numbers(self, size: int, hint: str | None = None) -> SSAValue:
+        """Return the numbers from 0 to `size` (exclusive), in i32 and of one dim."""
         properties = {"start": IntegerAttr(0, i32), "end": IntegerAttr(size, i32)}
-        value = self.shared(tt.MakeRangeOp, (), TensorType(i32, [size]), properties, hint)
+        return self.shared(tt.MakeRangeOp, (), TensorType(i32, [size]), properties, hint)
+
+    def along(self, value: SSAValue, axis: int, rank: int, hint: str | None = None) -> SSAValue:
+        """Return a value of one dim as one of `rank` dims, all but `axis` of size 1."""
         for _ in range(axis):
             value = self.insert_dim(value, 0, hint)
+        for place in range(axis + 1, rank):
+            value = self.insert_dim(value, place, hint)
         return value
 
     def apply(

@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from tilewright.dialects import tt
 from tilewright.dialects.combiners import COMBINERS
 from tilewright.dialects.type_guards import is_float_constant, is_integer_constant
-from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, element_of
+from tilewright.passes.lowering_tt.builder import TensorBuilder, element_of
 from tilewright.passes.lowering_tt.scalars import ScalarLowering
 
 Values = Sequence[SSAValue]
@@ -73,11 +73,10 @@ class CombinerLowering:
         recipe = self._recipes[name, kinds] = _Recipe(block, results)
         return recipe
 
-    def reduce(self, name: str, values: Values, rank: int) -> list[SSAValue]:
-        """Combine the elements along all axes from `rank` on of tensors of one shape."""
+    def reduce(self, name: str, values: Values, axes: Sequence[int]) -> list[SSAValue]:
+        """Combine the elements along some axes, in rising order, of tensors of one shape."""
         found = list(values)
-        shape: Shape = () if not values else _shape(values[0])
-        for axis in reversed(range(rank, len(shape))):
+        for axis in reversed(axes):
             op = tt.ReduceOp.get(found, axis)
             self._fill(name, op)
             found = list(self._builder.append(op))
@@ -99,7 +98,3 @@ class CombinerLowering:
         end = tt.ReduceReturnOp if isinstance(op, tt.ReduceOp) else tt.ScanReturnOp
         self._builder.append(end.get(results))
         self._builder.pop()
-
-
-def _shape(value: SSAValue) -> Shape:
-    return tt.shape_of(value.type)

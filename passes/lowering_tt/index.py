@@ -32,6 +32,15 @@ def _part(number: int) -> Symbol:
     return sympy.Symbol(f"%p{number}", integer=True)
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """The positions along an axis, of one dim, and where that dim goes in tensors of `rank` dims."""
+
+    positions: SSAValue
+    place: int
+    rank: int
+
+
 class IndexBuilder:
     """Evaluates expressions over the index values of a kernel, whose symbols are those of `space`.
 
@@ -48,6 +57,7 @@ class IndexBuilder:
         self._meanings: dict[Symbol, Expr] = {}
         self._known: dict[Expr, Expr] = {}
         self._multiples: dict[Symbol, int] = {}
+        self._axes: dict[Symbol, _Axis] = {}
         self._parts = 0
 
     def add_size(self, symbol: Symbol, value: SSAValue) -> None:
@@ -65,6 +75,27 @@ class IndexBuilder:
         self._ranges[found] = (lower, upper)
         self._multiples[found] = multiple
         return found
+
+    def add_axis(self, size: int, place: int, rank: int, hint: str | None) -> Symbol:
+        """Return a new symbol for the positions from 0 to `size` along dim `place` of `rank` dims."""
+        positions = self.convert(self._builder.numbers(size, hint))
+        value = self._builder.along(positions, place, rank, hint)
+        found = self.add_part(value, integer(0), integer(size - 1))
+        self._axes[found] = _Axis(positions, place, rank)
+        return found
+
+    def below(self, index: Expr, limit: Expr) -> SSAValue:
+        """Return where an index is below a limit."""
+        axes = [s for s in index.free_symbols if s in self._axes]
+        scalar = self.evaluate(limit).tensor is None and len(axes) == 1 and index.coeff(axes[0]) == 1
+        start = self.evaluate(index - axes[0]) if scalar else Index()
+        if not scalar or start.tensor is not None:
+            return self._builder.compare_integers("slt", self.value(index), self.value(limit), hint="mask")
+        # In one dim, so that the same axis has the same mask wherever it is among others.
+        axis = self._axes[axes[0]]
+        positions = self.materialize(Index(start.scalar, axis.positions))
+        mask = self._builder.compare_integers("slt", positions, self.scalar(limit), hint="mask")
+        return self._builder.along(mask, axis.place, axis.rank, "mask")
 
     def define(self, index: SSAValue, meaning: Expr) -> None:
         """Let an index value of the kernel be an expression over parts."""
@@ -138,6 +169,10 @@ class IndexBuilder:
             return self._sum(expr)
         if expr.is_Mul:
             coefficient, rest = expr.as_coeff_Mul()
+            factors = sympy.Mul.make_args(rest)
+            axes = [f for f in factors if isinstance(f, sympy.Symbol) and f in self._axes]
+            if len(axes) == 1:
+                return self._along(axes[0], sympy.Mul(coefficient, *(f for f in factors if f != axes[0])))
             return self._product(int(coefficient), [self.evaluate(f) for f in _sorted(sympy.Mul.make_args(rest))])
         if expr.is_Pow:
             base, exponent = expr.args
@@ -147,6 +182,14 @@ class IndexBuilder:
         assert isinstance(expr, (Min, Max)), expr
         kind = arith.MinSIOp if isinstance(expr, Min) else arith.MaxSIOp
         return self._wrap(self._binary(kind, *(self.value(a) for a in _sorted(expr.args))))
+
+    def _along(self, part: Symbol, factor: Expr) -> Index:
+        """Evaluate a product of the positions along an axis and a factor, in one dim where that is a scalar."""
+        axis, scale = self._axes[part], self.evaluate(factor)
+        if scale.tensor is not None or scale.scalar is None:
+            return self._product(1, [self.evaluate(part), scale])
+        scaled = self._binary(arith.MuliOp, axis.positions, scale.scalar)
+        return Index(tensor=self._builder.along(scaled, axis.place, axis.rank, scaled.name_hint))
 
     def _wrap(self, value: SSAValue) -> Index:
         return Index(tensor=value) if shape_of(value) else Index(value)
@@ -169,7 +212,7 @@ class IndexBuilder:
                 shape = shape_of(tensor)
                 tensors[shape] = self._binary(arith.AddiOp, tensors[shape], tensor) if shape in tensors else tensor
         total: SSAValue | None = None
-        for tensor in tensors.values():
+        for _, tensor in sorted(tensors.items(), key=lambda item: item[0], reverse=True):
             total = tensor if total is None else self._binary(arith.AddiOp, total, tensor)
         scalar = self._add_scalars(added, subtracted, int(constant)) if added or subtracted or constant != 0 else None
         return Index(scalar, total)

@@ -11,7 +11,7 @@ from xdsl.utils.exceptions import PassFailedException, VerifyException
 
 from tilewright.dialects import arith_tensor, libdevice, tt
 from tilewright.dialects.type_guards import is_integer_constant
-from tilewright.passes.lowering_tt.builder import TensorBuilder, common_shape, element_of, shape_of
+from tilewright.passes.lowering_tt.builder import TensorBuilder, element_of, shape_of
 from tilewright.passes.lowering_tt.casts import convert_integer, width_of
 
 Values = Sequence[SSAValue]
@@ -208,7 +208,7 @@ def _powi(b: TensorBuilder, values: Values, unsigned: bool) -> SSAValue:
     """Square and multiply, once per bit of the exponent."""
     base, exponent = values
     kind = element_of(base)
-    shape = common_shape([shape_of(base), shape_of(exponent)])
+    shape = b.common_shape([shape_of(base), shape_of(exponent)])
     zero, one = b.number(0, kind), b.number(1, kind)
     start = [b.fit(v, shape) for v in (one, base, exponent)]
     block = Block(arg_types=[i32, *(v.type for v in start)])

@@ -19,7 +19,7 @@ from xdsl.utils.exceptions import PassFailedException
 from tilewright.dialects import tt
 from tilewright.dialects.loop import LoadOp, Loop, StoreOp, register_type
 from tilewright.dialects.type_guards import is_integer, is_memref
-from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, common_shape, element_of, shape_of
+from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, element_of, shape_of
 from tilewright.passes.lowering_tt.casts import convert_integer
 from tilewright.passes.lowering_tt.index import IndexBuilder
 from tilewright.passes.lowering_tt.scope import Scope
@@ -85,7 +85,7 @@ class MemoryBuilder:
             pointer = b.shared(tt.AddPtrOp, [pointer, index.scalar], pointer.type, hint=hint)
         if index.tensor is not None:
             shapes = [*shapes, shape_of(index.tensor)]
-        shape = common_shape(shapes)
+        shape = b.common_shape(shapes)
         if not shape:
             return pointer
         pointer = b.fit(pointer, shape)

@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects.loop import ApplyOp, Loop, ReduceOp, YieldOp
 from tilewright.passes.analysis.legality import slot_groups
-from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, common_shape, shape_of
+from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, shape_of
 from tilewright.passes.lowering_tt.combining import CombinerLowering, depends_on_order
 from tilewright.passes.lowering_tt.dependence import Dependence
 from tilewright.passes.lowering_tt.loops import Carried, LoopBuilder
@@ -50,12 +50,11 @@ class ReductionBuilder:
         blocks = op.blocks
         if blocks is not None:
             self._check_order(op)
-            with self._scope.axes(op, blocks):
-                values = self._body(op)
-            return self._with_init(op, self._reduce(op, values))
+            with self._scope.axes(op, blocks) as places:
+                values = self._body(op, places)
+            return self._with_init(op, self._reduce(op, values, places))
         inner = self._whole_body(op)
-        results = self._serial(op) if inner is None else self._reduce(op, self._blockwise(op, inner))
-        return results if inner is None else self._with_init(op, results)
+        return self._serial(op) if inner is None else self._with_init(op, self._blockwise(op, inner))
 
     def _check_order(self, op: ReduceOp) -> None:
         if op.ordered is None:
@@ -91,7 +90,7 @@ class ReductionBuilder:
         kinds = [r.type for r in op.results_]
         for name, slots in slot_groups(op):
             given = [self._value(v) for v in op.init[slots]] or self._combiners.identity(name, kinds[slots])
-            shape = common_shape([self._shape(op, slots), *(shape_of(v) for v in given)])
+            shape = self._builder.common_shape([self._shape(op, slots), *(shape_of(v) for v in given)])
             start += [self._builder.fit(v, shape) for v in given]
         self._name(op, start)
 
@@ -125,12 +124,12 @@ class ReductionBuilder:
         """Combine block after block, element by element."""
         blocks = inner.blocks
         assert blocks is not None
-        own = [n for n in blocks if n > 1]
+        own, places = [n for n in blocks if n > 1], self._scope.places(inner, blocks)
         start: list[SSAValue] = []
         kinds = [r.type for r in op.results_]
         for name, slots in slot_groups(op):
             outer = self._shape(op, slots) or (1,) * self._scope.rank
-            shape = (*outer, *own)
+            shape = (*own, *outer) if places and places[0] == 0 else (*outer, *own)
             start += [self._builder.fit(v, shape) for v in self._combiners.identity(name, kinds[slots])]
         self._name(op, start)
 
@@ -138,7 +137,7 @@ class ReductionBuilder:
             return self._block(op, inner, carried)
 
         with self._memory.iterations(op, in_order=False):
-            return list(self._chain(op, inner, start, iteration))
+            return self._reduce(op, self._chain(op, inner, start, iteration), places)
 
     def _chain(self, op: ReduceOp, inner: ReduceOp, carried: Carried, body: Callable[[Carried], Carried]) -> Carried:
         """Run the loops of `op` and of those in it down to `inner`, around `body`."""
@@ -158,8 +157,8 @@ class ReductionBuilder:
     def _block(self, op: ReduceOp, inner: ReduceOp, carried: Carried) -> Carried:
         blocks = inner.blocks
         assert blocks is not None
-        with self._scope.axes(inner, blocks):
-            new = self._body(inner)
+        with self._scope.axes(inner, blocks) as places:
+            new = self._body(inner, places)
         results: list[SSAValue] = []
         for name, slots in slot_groups(op):
             results += self._fitted(self._combiners.combine(name, carried[slots], new[slots]), carried[slots])
@@ -170,12 +169,11 @@ class ReductionBuilder:
         for inner in op.block.ops:
             self._lower(inner)
 
-    def _body(self, op: ReduceOp) -> list[SSAValue]:
+    def _body(self, op: ReduceOp, places: Sequence[int]) -> list[SSAValue]:
         """Build the body of a reduction over axes, and return what it yields, neutral where points are not there."""
         self._lower_body(op)
         mask = self._scope.mask(frozenset(op.indices))
-        shape = self._scope.shape
-        rank = self._scope.rank - sum(n > 1 for n in op.blocks or ())
+        shape = tuple(n if i in places else 1 for i, n in enumerate(self._scope.shape))
         kinds = [r.type for r in op.results_]
         results: list[SSAValue] = []
         for name, slots in slot_groups(op):
@@ -183,15 +181,15 @@ class ReductionBuilder:
             if mask is not None:
                 neutral = self._combiners.identity(name, kinds[slots])
                 values = [self._builder.select(mask, v, n) for v, n in zip(values, neutral, strict=True)]
-            whole = common_shape([*(shape_of(v) for v in values), (*(1 for _ in range(rank)), *shape[rank:])])
+            whole = self._builder.common_shape([*(shape_of(v) for v in values), shape])
             results += [self._builder.fit(v, whole) for v in values]
         return results
 
-    def _reduce(self, op: ReduceOp, values: Sequence[SSAValue]) -> list[SSAValue]:
-        """Combine the elements along the axes that are not open any more."""
+    def _reduce(self, op: ReduceOp, values: Sequence[SSAValue], places: Sequence[int]) -> list[SSAValue]:
+        """Combine the elements along axes, which are not open any more."""
         results: list[SSAValue] = []
         for name, slots in slot_groups(op):
-            found = self._combiners.reduce(name, values[slots], self._scope.rank)
+            found = self._combiners.reduce(name, values[slots], places)
             flat = all(n == 1 for v in found for n in shape_of(v))
             results += [self._builder.scalar_of(v) for v in found] if flat else found
         return results

@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects.loop import LoadOp, LoopDim, PrefixOp, ScanOp, StoreOp
-from tilewright.passes.lowering_tt.builder import TensorBuilder, common_shape, element_of, shape_of
+from tilewright.passes.lowering_tt.builder import TensorBuilder, element_of, shape_of
 from tilewright.passes.lowering_tt.combining import CombinerLowering
 from tilewright.passes.lowering_tt.dependence import Dependence
 from tilewright.passes.lowering_tt.index import IndexBuilder
@@ -95,7 +95,7 @@ class ScanBuilder:
         if this.step != 1:
             raise PassFailedException(f"`loop.scan` over blocks by a step of {this.step} has no lowering")
         (index,) = op.indices
-        self._scope.open(index, extent, size)
+        self._scope.open(index, extent, size, self._scope.rank)
         self._block = size
         results = self._iteration(op, carried)
         self._block = None
@@ -117,12 +117,12 @@ class ScanBuilder:
         mask = self._scope.mask(frozenset(scan.indices))
         if mask is not None:
             values = [b.select(mask, v, n) for v, n in zip(values, identity, strict=True)]
-        shape = common_shape([*(shape_of(v) for v in values), (*(1 for _ in range(axis)), self._block)])
+        shape = b.common_shape([*(shape_of(v) for v in values), (*(1 for _ in range(axis)), self._block)])
         scanned = self._combiners.scan(name, [b.fit(v, shape) for v in values], axis)
         results = self._combiners.combine(name, before, scanned)
-        last = b.compare_integers("eq", b.range(self._block, axis), b.number(self._block - 1, i32))
+        last = b.compare_integers("eq", b.along(b.numbers(self._block), axis, axis + 1), b.number(self._block - 1, i32))
         ends = [b.fit(b.select(last, r, n), shape_of(r)) for r, n in zip(results, identity, strict=True)]
-        left = self._combiners.reduce(name, ends, axis)
+        left = self._combiners.reduce(name, ends, [axis])
         self._before[op] = [b.fit(v, shape_of(w)) for v, w in zip(left, before, strict=True)]
         return results
 

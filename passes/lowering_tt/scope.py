@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
-from tilewright.dialects.loop import Loop, LoopDim
+from tilewright.dialects.loop import LoadOp, Loop, LoopDim, StoreOp
 from tilewright.dialects.sym_expr import Expr, Min, integer
+from tilewright.passes.analysis.index_space import stride
 from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder
 from tilewright.passes.lowering_tt.dependence import Dependence, Indices, shape_by
 from tilewright.passes.lowering_tt.index import IndexBuilder
@@ -36,6 +37,7 @@ class Scope:
         self._index = index
         self._dependence = dependence
         self._axes: dict[SSAValue, int] = {}
+        """The sizes of the axes, in the order of dims."""
         self._masks: dict[SSAValue, SSAValue] = {}
 
     @property
@@ -68,12 +70,13 @@ class Scope:
         return Extent(self._index.over_parts(this.lower), self._index.over_parts(this.upper))
 
     @contextmanager
-    def axes(self, op: Loop, sizes: Sequence[int]) -> Generator[None]:
-        """Let the points of a loop be axes of these sizes while building its body.
+    def axes(self, op: Loop, sizes: Sequence[int]) -> Generator[Sequence[int]]:
+        """Let the points of a loop be axes of these sizes while building its body; give their places among the dims.
 
         Raises `PassFailedException` unless the sizes are at least the loops' extents.
         """
         opened: list[SSAValue] = []
+        places = self.places(op, sizes)
         for this, index, size in zip(self._index.space.loops(op), op.indices, sizes, strict=True):
             extent = self.extent(this)
             if this.step != 1 or not self.fits(extent, size):
@@ -81,32 +84,56 @@ class Scope:
                     f"`{op.name}` has a block of {size} points, which its loop from {this.lower} to {this.upper} "
                     f"by {this.step} may exceed; established by loop-tile-blocks"
                 )
-            self.open(index, extent, size)
+            place = places[sum(n > 1 for n in sizes[: len(opened)])] if size > 1 else 0
+            self.open(index, extent, size, place)
             opened.append(index)
-        yield
-        for index in opened:
+        yield places
+        for index in reversed(opened):
             self.close(index)
 
-    def open(self, index: SSAValue, extent: Extent, size: int, name: str | None = None) -> None:
-        """Let `index` be an axis; of one point it is a scalar."""
+    def places(self, op: Loop, sizes: Sequence[int]) -> Sequence[int]:
+        """Return the places among the dims of the axes that a loop of these sizes becomes.
+
+        They come before the axes that there are if those lie closer together in memory. So a tile of rows and columns
+        is a tensor of rows and columns, whichever of the two is inside the other.
+        """
+        first = 0 if self._comes_first(op) else self.rank
+        return range(first, first + sum(n > 1 for n in sizes))
+
+    def _comes_first(self, op: Loop) -> bool:
+        if not self._axes:
+            return False
+        space, votes = self._index.space, 0
+        inner, outer = space.symbol(op.indices[-1]), space.symbol(next(reversed(self._axes)))
+        for access in op.walk():
+            if isinstance(access, (LoadOp, StoreOp)):
+                (expr,) = space.access(access.access, access.indices)
+                steps = [stride(expr, s) for s in (inner, outer)]
+                votes += (steps[1] == 1 and steps[0] not in (0, 1)) - (steps[0] == 1 and steps[1] not in (0, 1))
+        return votes > 0
+
+    def open(self, index: SSAValue, extent: Extent, size: int, place: int) -> None:
+        """Let `index` be an axis, the dim at `place`; of one point it is a scalar."""
         meaning = extent.lower
         if size > 1:
-            positions = self._builder.range(size, len(self._axes), name or index.name_hint)
-            part = self._index.add_part(self._index.convert(positions), integer(0), integer(size - 1))
-            meaning = self._index.over_parts(extent.lower + part)
-            self._axes[index] = size
+            self._builder.open_axis(place)
+            axes = [*self._axes.items()]
+            self._axes = dict([*axes[:place], (index, size), *axes[place:]])
+            meaning = self._index.over_parts(
+                extent.lower + self._index.add_axis(size, place, self.rank, index.name_hint)
+            )
         self._index.define(index, meaning)
         mask: SSAValue | None = None
         for limit in extent.limits:
             if not self._reaches(extent.lower, size, limit):
-                below = self._below(meaning, limit)
-                mask = self._builder.both(mask, below)
+                mask = self._builder.both(mask, self._index.below(meaning, limit))
         if mask is not None:
             self._masks[index] = mask
 
     def close(self, index: SSAValue) -> None:
-        """End what `open` began."""
-        self._axes.pop(index, None)
+        """End what `open` began last."""
+        if self._axes.pop(index, None) is not None:
+            self._builder.close_axis()
         self._masks.pop(index, None)
 
     def fits(self, extent: Extent, size: int) -> bool:
@@ -120,7 +147,3 @@ class Scope:
             and self._index.is_multiple(limit, size)
             and self._index.at_most(lower + 1, limit)
         )
-
-    def _below(self, index: Expr, limit: Expr) -> SSAValue:
-        positions, end = self._index.value(index), self._index.value(limit)
-        return self._builder.compare_integers("slt", positions, end, hint="mask")
