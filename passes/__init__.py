@@ -29,6 +29,7 @@ PASSES: dict[str, str] = {
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "retarget": "tilewright.passes.retarget:RetargetPass",
     "tt-cse": "tilewright.passes.tt_cse:TtCsePass",
+    "tt-merge-loops": "tilewright.passes.tt_merge_loops:TtMergeLoopsPass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }
 """For each pass name its class as `module:Class`, loaded on use."""

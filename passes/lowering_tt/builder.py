@@ -172,12 +172,16 @@ class TensorBuilder:
         shapes = list(shapes)
         rank = max(map(len, shapes), default=0)
         found = [1] * rank
-        for shape in shapes:
-            sizes = list(shape)
-            for place in self._places[len(shape) : rank]:
-                sizes.insert(place, 1)
-            found = [max(pair) for pair in zip(found, sizes, strict=True)] if shape else found
+        for shape in filter(None, shapes):
+            found = [max(pair) for pair in zip(found, self.lifted(shape, rank), strict=True)]
         return tuple(found)
+
+    def lifted(self, shape: Shape, rank: int) -> Shape:
+        """Return the shape of a tensor once it has `rank` dims."""
+        sizes = list(shape)
+        for place in self._places[len(shape) : rank]:
+            sizes.insert(place, 1)
+        return tuple(sizes)
 
     def fit_all(self, values: Sequence[SSAValue]) -> list[SSAValue]:
         """Return values as tensors of the shape that they all broadcast to, or as they are if they are scalars."""

@@ -212,7 +212,9 @@ class IndexBuilder:
                 shape = shape_of(tensor)
                 tensors[shape] = self._binary(arith.AddiOp, tensors[shape], tensor) if shape in tensors else tensor
         total: SSAValue | None = None
-        for _, tensor in sorted(tensors.items(), key=lambda item: item[0], reverse=True):
+        rank = max(map(len, tensors), default=0)
+        for shape in sorted(tensors, key=lambda s: self._builder.lifted(s, rank), reverse=True):
+            tensor = tensors[shape]
             total = tensor if total is None else self._binary(arith.AddiOp, total, tensor)
         scalar = self._add_scalars(added, subtracted, int(constant)) if added or subtracted or constant != 0 else None
         return Index(scalar, total)

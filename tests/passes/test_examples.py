@@ -29,6 +29,7 @@ PASSES = [
     "reinplace",
     "retarget",
     "tt-cse",
+    "tt-merge-loops",
 ]
 
 
