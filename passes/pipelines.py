@@ -64,6 +64,8 @@ _TT = (
     "loop-tile-blocks",
     "convert-loop-to-tt",
     "tt-cse",  # the passes over a row load the same elements
+    "tt-merge-loops",  # which tell by their bounds, now one value, that they run over the same
+    "tt-cse",  # what is equal in the merged loops
 )
 """Kernels for CUDA to Triton's IR; all others are left alone."""
 
