@@ -30,6 +30,11 @@ class PointerType(ParametrizedAttribute, TypeAttribute):
     name = "tt.ptr"
     pointee: Attribute
 
+    @classmethod
+    def parse_parameters(cls, parser: AttrParser) -> list[Attribute]:
+        with parser.in_angle_brackets():
+            return [parser.parse_type()]
+
     def verify(self) -> None:
         if not isinstance(self.pointee, (AnyFloat, IntegerType)):
             raise VerifyException(f"`!tt.ptr` points to a float or an integer, found {self.pointee}")

@@ -2,7 +2,7 @@
 
 `worker.py run FOLDER` calls `launch` of each `FOLDER/*.py` on the tensors of its `.pt`, in Triton's interpreter, and
 saves them again; `worker.py compile FOLDER` compiles the kernel of each for sm_90, with the argument types that are in
-its `.json`. What goes wrong is written to `.error`.
+its `.json`, and writes the IR that Triton makes of it to `.ttir`. What goes wrong is written to `.error`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def compile_kernel(path: Path) -> None:
     source = ASTSource(kernel, {**signature, **dict.fromkeys(sizes, "constexpr")}, sizes)
     compiled = triton.compile(source, GPUTarget("cuda", 90, 32), {"enable_fp_fusion": False})
     assert compiled.asm["cubin"][:4] == b"\x7fELF"
+    path.with_suffix(".ttir").write_text(str(compiled.asm["ttir"]))
 
 
 def main() -> None:
