@@ -27,6 +27,7 @@ SMALL = """tt.func public @small(%x : !tt.ptr<f32> {tt.divisibility = 16 : i32})
 
 
 @needs_triton
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 90])
 @pytest.mark.parametrize("name", BODIES)
 def test_each_operation_compiles(name: str, arch: int) -> None:

@@ -29,6 +29,8 @@ from tilewright.passes.convert_loop_to_tt import ConvertLoopToTtPass
 from tilewright.tools.source import Source, read_module
 from tilewright.tools.universe import make_context
 
+pytestmark = pytest.mark.slow
+
 WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -176,7 +178,6 @@ def test_what_triton_makes_of_the_source_computes_the_same(name: str, compiled: 
 
 
 @needs_triton
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(OPERATIONS)), ids=[code for code, _, _ in OPERATIONS])
 def test_what_triton_makes_of_an_operation_computes_the_same(number: int, compiled_operations: Path) -> None:
     name = f"operation_{number}"
