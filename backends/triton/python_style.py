@@ -8,6 +8,7 @@ from xdsl.dialects import arith
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects import tt
+from tilewright.dialects.arith_tensor import element_of
 from tilewright.dialects.type_guards import is_tensor
 
 ELIDED = (tt.SplatOp, tt.BroadcastOp, tt.UnsplatOp)
@@ -40,6 +41,7 @@ def uses_of(value: SSAValue) -> list[Operation]:
     return found
 
 
+_CASTS = (arith.ExtFOp, arith.TruncFOp, arith.FPToSIOp, arith.SIToFPOp, arith.UIToFPOp, arith.ExtUIOp)
 _HINTS = {
     "arith.addi": "i",
     "arith.andi": "mask",
@@ -56,10 +58,14 @@ _HINTS = {
 def hint_of(value: SSAValue) -> str:
     """Return a name for `value`: its hint, or else one that says what computes it."""
     hint, owner = value.name_hint, value.owner
+    if hint in ("and", "or", "not"):
+        return "mask"
     if hint is not None:
         return f"row_{hint}" if isinstance(owner, tt.ReduceOp) and hint in ("max", "min", "sum") else hint
     if isinstance(owner, Block):
         return "k"
+    if isinstance(owner, _CASTS):
+        return f"{hint_of(owner.operands[0])}_{element_of(value.type)}"
     if isinstance(owner, tt.ExternElementwiseOp):
         return owner.symbol.data.removeprefix("__nv_").removesuffix("f")
     if isinstance(owner, (arith.AddiOp, arith.MuliOp)) and not is_tensor(value.type):

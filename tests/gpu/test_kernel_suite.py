@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from tilewright.backends.triton.compile import compile_kernels
+from tilewright.backends.triton.python_source import emit_python
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Relative, and absolute for results near one; eager on the CPU sums and rounds in another order."""
@@ -86,6 +87,15 @@ IN_F16 = ("softmax", "layer norm", "gelu chain", "cross entropy", "sum of column
 )
 def test_16_bits(name: str, dtype: torch.dtype) -> None:
     assert checked(name, dtype).kernels
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_python(name: str) -> None:
+    """Every kernel can be said in Triton's Python."""
+    kernels = checked(name).kernels
+    text = emit_python(kernels)
+    compile(text, f"{name}.py", "exec")
+    assert text.count("[(programs,)](") == len(kernels)
 
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
