@@ -38,10 +38,11 @@ from tilewright.dialects.loop_access import (
     layout_of,
     register_type,
 )
+from tilewright.dialects.loop_base import Bounds, Loop, LoopDim
 from tilewright.dialects.loop_check import CheckOp
 from tilewright.dialects.loop_combine import CombineOp
 from tilewright.dialects.loop_kernel import KernelOp
-from tilewright.dialects.loop_nest import Bounds, ForOp, Loop, LoopDim, NestOp
+from tilewright.dialects.loop_nest import ForOp, NestOp
 from tilewright.dialects.loop_order import AfterOp
 from tilewright.dialects.loop_random import RandomOp
 from tilewright.dialects.loop_reduce import ReduceOp, YieldOp

@@ -24,8 +24,7 @@ from xdsl.traits import HasParent, IsTerminator, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.combiners import COMBINERS, slots_fit
-from tilewright.dialects.loop_effects import NestEffect
-from tilewright.dialects.loop_nest import (
+from tilewright.dialects.loop_base import (
     Bounds,
     Loop,
     integers,
@@ -35,6 +34,7 @@ from tilewright.dialects.loop_nest import (
     parse_region,
     print_loops,
 )
+from tilewright.dialects.loop_effects import NestEffect
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,7 @@ from xdsl.ir import Block, SSAValue
 
 from tilewright.dialects import loop
 from tilewright.dialects.loop_access import layout_of
-from tilewright.dialects.loop_nest import Loop
+from tilewright.dialects.loop_base import Loop
 from tilewright.dialects.sym import LayoutAttr, MapAttr
 from tilewright.dialects.sym_expr import Expr, bounds, integer, provably_less, simplify
 from tilewright.passes.analysis.accesses import IndexNames

@@ -46,6 +46,9 @@ MAX_PROGRAMS = 2**31 - 1
 _SMALL = 256
 """Elements below which a block is not made smaller to have more programs."""
 
+_RUN = 128
+"""A tile of the only loop of a nest is no shorter: what the last one leaves idle does not count."""
+
 _WINDOW = 16
 """Iterations of a reduction that is rather unrolled in time than padded."""
 
@@ -131,7 +134,7 @@ class BlockChooser:
         others = [e for i, e in enumerate(extents) if i != position and e != 1]
         if extents[position] is None and others:
             most = min(most, 256)
-        return tile_size(extents[position], most)
+        return tile_size(extents[position], most, least=SHORTEST if others else _RUN)
 
     # Nests whose inner loops run along memory.
 
@@ -249,6 +252,8 @@ class BlockChooser:
         longest = max((UNKNOWN if n is None else n for n in lengths), default=1)
         rows = min(self.limits.rows, power_at_least(longest))
         most = min(self.limits.columns * self.limits.rows // rows, self.limits.tile // 4)
+        if any(isinstance(op, ScanOp) for op in self._inner):
+            most = self.limits.columns  # one iteration after the other: more programs help, larger ones do not
         self.sizes[self.nest][column] = tile_size(self._runs.extent(Axis(self.nest, column)), most)
         for op in reversed(self._inner):
             if any(self._across_of(o) for o in op.walk() if isinstance(o, Loop) and o is not op):
