@@ -8,17 +8,21 @@ The tensors are on the CPU. Each graph is lowered to kernels once, and from that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.backends.host.abi import native_target
-from tilewright.backends.reference import run_function
+from tilewright.backends.reference import host, run_function
+from tilewright.backends.reference.buffers import Buffer
+from tilewright.backends.reference.tt_launch import run_programs
 from tilewright.dialects import loop, tt
 from tilewright.dialects.verifier import verify_module
 from tilewright.frontends.aot import GraphFunction, trace_and_compile
@@ -38,6 +42,32 @@ def read(text: str) -> ModuleOp:
     return read_module(make_context(), Source("<test>", text)).module
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel, with copies of its buffers."""
+
+    kernel: tt.FuncOp
+    before: list[Tensor]
+    after: list[Tensor]
+    sizes: list[int]
+
+
+@contextmanager
+def recorded(launches: list[Launch]) -> Generator[None]:
+    """Add to `launches` the first of each kernel whose buffers do not overlap."""
+
+    def run(kernel: tt.FuncOp, buffers: Sequence[Buffer], sizes: Sequence[int], *rest: Any, **options: Any) -> None:
+        before = [b.flat().tensor.clone() for b in buffers]
+        run_programs(kernel, buffers, sizes, *rest, **options)
+        apart = len({b.tensor.untyped_storage().data_ptr() for b in buffers}) == len(buffers)
+        if apart and all(launch.kernel is not kernel for launch in launches):
+            launches.append(Launch(kernel, before, [b.flat().tensor.clone() for b in buffers], [*sizes]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "run_programs", run)
+        yield
+
+
 @dataclass
 class EmulatedDevice:
     """A backend of `torch.compile`; each program also runs on the CPU, compiled, and must give the same."""
@@ -48,6 +78,7 @@ class EmulatedDevice:
     """For each graph the kernels as loops, and the host program, before they belong to a target."""
     lowered: list[ModuleOp] = field(default_factory=list[ModuleOp])
     """For each graph the same for CUDA."""
+    launches: list[Launch] = field(default_factory=list[Launch])
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return trace_and_compile(graph, inputs, self._compile)
@@ -76,7 +107,8 @@ class EmulatedDevice:
             given.clear()
             same = deepcopy([a.detach() if isinstance(a, Tensor) else a for a in arguments])
             state = torch.default_generator.get_state()
-            results = run_function(cuda, arguments)
+            with recorded(self.launches):
+                results = run_function(cuda, arguments)
             torch.default_generator.set_state(state)
             others = cpu(same[: len(arguments) - len(imported.constants)])
             for result, other in zip([*results, *arguments], [*others, *same], strict=True):

@@ -44,7 +44,7 @@ def give_libdevice() -> None:
         return apply
 
     functions = {"exp": torch.exp, "tanh": torch.tanh, "log": torch.log, "erf": torch.erf, "rsqrt": torch.rsqrt}
-    functions |= {"log1p": torch.log1p, "pow": torch.pow, "sin": torch.sin, "expm1": torch.expm1}
+    functions |= {"log1p": torch.log1p, "pow": torch.pow, "sin": torch.sin, "cos": torch.cos, "expm1": torch.expm1}
     for name, function in functions.items():
         setattr(libdevice, name, elementwise(function))
 
