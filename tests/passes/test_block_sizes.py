@@ -1,0 +1,82 @@
+"""How long the axes of blocks are."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from xdsl.parser import Parser
+
+from tilewright.dialects.loop import KernelOp, Loop, NestOp
+from tilewright.passes.analysis.kernels import nests_for
+from tilewright.passes.blocks.choice import MAX_PROGRAMS
+from tilewright.passes.blocks.sizes import power_at_least, power_at_most, tile_size
+from tilewright.passes.loop_tile_blocks import LoopTileBlocksPass
+from tilewright.tools.universe import make_context
+
+
+@pytest.mark.parametrize(
+    ("extent", "size"), [(None, 1024), (1024, 1024), (1000, 1024), (768, 256), (50257, 1024), (3, 4), (1, 1), (0, 1)]
+)
+def test_a_tile_leaves_few_threads_idle(extent: int | None, size: int) -> None:
+    assert tile_size(extent, 1024) == size
+
+
+def test_powers_of_two() -> None:
+    assert [power_at_least(n) for n in (0, 1, 2, 3, 1000)] == [1, 1, 2, 4, 1024]
+    assert [power_at_most(n) for n in (0, 1, 2, 3, 1000)] == [1, 1, 2, 2, 512]
+
+
+def _pointwise(*extents: int) -> NestOp:
+    """Return the nest of a kernel over contiguous elements, in blocks."""
+    loops = ", ".join(f"%i{n} : {extent}" for n, extent in enumerate(extents))
+    strides = [prod(extents[n + 1 :]) for n in range(len(extents))]
+    place = " + ".join(["0", *(f"{stride} * %i{n}" for n, stride in enumerate(strides))])
+    kind = "memref<?xf32, #sym.layout<[z], [1]>>"
+    text = (
+        f'loop.kernel @k(%x : {kind}) symbols [z] attributes {{device = "cuda"}} {{ loop.nest ({loops}) {{\n'
+        f"%v = loop.load %x[{place}] : {kind} -> f32\nloop.store %v, %x[{place}] : f32, {kind}\n}} }}"
+    )
+    context = make_context()
+    module = Parser(context, text).parse_module()
+    LoopTileBlocksPass().apply(context, module)
+    module.verify()
+    (nest,) = nests_for(module, "cuda")
+    return nest
+
+
+def _programs(nest: NestOp) -> int:
+    count = 1
+    for this in nest.loops.dims:
+        count *= -(-int(this.upper - this.lower) // this.step)
+    return count
+
+
+def _blocks(nest: NestOp) -> list[tuple[int, ...]]:
+    return [op.blocks for op in nest.walk() if isinstance(op, Loop) and op.blocks is not None]
+
+
+def test_loops_without_points_and_with_one() -> None:
+    assert _programs(_pointwise(0)) == 0
+    assert _blocks(_pointwise(1)) == []
+    assert _blocks(_pointwise(1, 100)) == [(128,)]
+    assert _programs(_pointwise()) == 1
+
+
+def test_a_grid_is_no_longer_than_cuda_has_it() -> None:
+    assert _programs(_pointwise(3_000_000_000)) == -(-3_000_000_000 // 1024)
+    nest = _pointwise(1 << 34, 1000)
+    assert _programs(nest) <= MAX_PROGRAMS
+    (points,) = [op for op in nest.block.ops if isinstance(op, Loop)]
+    assert points.blocks is not None
+    assert points.blocks[-1] == 1024
+
+
+def test_few_elements_go_to_several_programs() -> None:
+    assert _blocks(_pointwise(1 << 14)) == [(256,)]
+
+
+def test_a_kernel_says_how_many_warps_it_takes() -> None:
+    kernel = _pointwise(1 << 22).parent_op()
+    assert isinstance(kernel, KernelOp)
+    assert str(kernel.attributes["num_warps"]) == "4 : i32"
