@@ -28,6 +28,7 @@ PASSES: dict[str, str] = {
     "recompose-upsampling": "tilewright.passes.recompose_upsampling:RecomposeUpsamplingPass",
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "retarget": "tilewright.passes.retarget:RetargetPass",
+    "tt-approximate": "tilewright.passes.tt_approximate:TtApproximatePass",
     "tt-cse": "tilewright.passes.tt_cse:TtCsePass",
     "tt-merge-loops": "tilewright.passes.tt_merge_loops:TtMergeLoopsPass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",

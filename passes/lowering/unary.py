@@ -34,6 +34,7 @@ _FUNCTIONS: dict[str, type[Operation] | str] = {
     "log2": math.Log2Op,
     "sin": math.SinOp,
     "sinh": math.SinhOp,
+    "rsqrt": math.RsqrtOp,
     "sqrt": math.SqrtOp,
     "tan": math.TanOp,
     "tanh": math.TanhOp,
@@ -149,10 +150,6 @@ def _sinc(b: Body, x: Value) -> Value:
     return b.select(b.compare("eq", x, 0), b.constant(1), b.div(b.math(math.SinOp, product), product))
 
 
-def _rsqrt(b: Body, x: Value) -> Value:
-    return b.reciprocal(b.math(math.SqrtOp, x))
-
-
 def _on_both(name: str, lowering: Lowering) -> dict[str, Lowering]:
     """Return the entries of an operator that prims also has."""
     return {f"aten.{name}.default": lowering, f"prims.{name}.default": lowering}
@@ -168,7 +165,6 @@ def _make_table() -> dict[str, Lowering]:
         ("abs", absolute, Kind.SAME),
         ("isfinite", _float_test("isfinite"), Kind.BOOL),
         ("reciprocal", Body.reciprocal, Kind.FLOAT),
-        ("rsqrt", _rsqrt, Kind.FLOAT),
         ("sign", _sign, Kind.SAME),
         ("signbit", _signbit, Kind.BOOL),
     ):
