@@ -33,6 +33,7 @@ from __future__ import annotations
 from xdsl.ir import Dialect
 
 from tilewright.dialects.tt_atomic import AtomicCASOp, AtomicRMWOp
+from tilewright.dialects.tt_elements import CatOp, GatherOp, HistogramOp, JoinOp, SplitOp
 from tilewright.dialects.tt_func import OURS, AssertOp, FuncOp, GetNumProgramsOp, GetProgramIdOp, ReturnOp
 from tilewright.dialects.tt_math import (
     BitcastOp,
@@ -54,15 +55,10 @@ from tilewright.dialects.tt_memory import (
 from tilewright.dialects.tt_reduce import ReduceOp, ReduceReturnOp, ScanOp, ScanReturnOp
 from tilewright.dialects.tt_shape import (
     BroadcastOp,
-    CatOp,
     ExpandDimsOp,
-    GatherOp,
-    HistogramOp,
-    JoinOp,
     MakeRangeOp,
     ReshapeOp,
     SplatOp,
-    SplitOp,
     TransOp,
     UnsplatOp,
 )

@@ -200,7 +200,7 @@ def _check_strings(source: Source) -> None:
 
 _NUMBER = re.compile(r"0[xX][0-9A-Fa-f]+|[-+]?[0-9]+(?:\.[0-9]*(?:[eE][-+]?[0-9]+)?)?")
 _DENSE_BITS = re.compile(r'\s*<([^<>"]*0[xX][0-9A-Fa-f]+[^<>"]*)>')
-_SHAPED_TYPE = re.compile(r'(?:tensor|memref)<[^<>"]*(?:#sym\.layout<[^<>"]*>)?>')
+_SHAPED_TYPE = re.compile(r'(?:tensor|memref)<[^<>"]*(?:(?:#sym\.layout|!tt\.ptr)<[^<>"]*>)?>')
 
 
 class _Parser(Parser):
