@@ -51,6 +51,7 @@ class Runs:
         self._space = space
         self._extents: dict[Loop, list[int | None]] = {}
         self._votes: dict[Loop, dict[Axis, float]] = {}
+        self._moving: set[Axis] = set()
         self._narrowest = 8
         for op in nest.walk():
             if isinstance(op, (LoadOp, StoreOp)):
@@ -72,8 +73,13 @@ class Runs:
         return self._votes.get(axis.loop, {}).get(axis, 0.0)
 
     def along(self, loop: Loop) -> list[int]:
-        """Return the loops of an operation along which accesses run, those with the most bytes first."""
+        """Return the loops of an operation along which accesses run, those with the most bytes first.
+
+        If there are no accesses but only values, all loops are as good.
+        """
         axes = [Axis(loop, i) for i in range(len(loop.steps)) if self.extents(loop)[i] != 1]
+        if self._moving.isdisjoint(axes):
+            return [a.position for a in reversed(axes)]
         most = max(self._votes.get(loop, {}).values(), default=0.0)
         return [a.position for a in self._heaviest_first(axes) if self.weight(a) * _MINOR >= most > 0.0]
 
@@ -101,6 +107,7 @@ class Runs:
                 continue
             extent = self.extent(axis)
             known = UNKNOWN if extent is None else max(1, extent)
+            self._moving.add(axis)
             count, last = count * known, axis
             step = stride(expr, symbol)
             if isinstance(step, sympy.Integer):
