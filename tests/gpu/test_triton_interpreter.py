@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.backends.triton.conftest import needs_triton
 from tests.backends.triton.python.test_source import work
 from tests.gpu.emulated import Launch
 from tests.gpu.test_kernel_suite import TOLERANCES, checked
+from torch.testing import assert_close
 
 from tilewright.backends.triton.python_source import emit_python
 
@@ -40,34 +42,34 @@ def file_of(folder: Path, case: tuple[str, torch.dtype], number: int) -> Path:
     return folder / f"k{CASES.index(case)}_{number}.py"
 
 
-@pytest.fixture(scope="module")
-def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run all kernels in one process, which takes long to start."""
-    folder = tmp_path_factory.mktemp("interpreted")
+def test_it_agrees(tmp_path: Path) -> None:
+    """All kernels in one process, which takes long to start."""
     for case in CASES:
         for number, launch in enumerate(launches_of(case)):
-            file = file_of(folder, case, number)
+            file = file_of(tmp_path, case, number)
             file.write_text(emit_python([launch.kernel]))
             torch.save([*(t.clone() for t in launch.before), *launch.sizes], file.with_suffix(".pt"))
-    work("run", folder)
-    return folder
+    work("run", tmp_path)
+    differences = [
+        f"{case[0]} in {case[1]}: {difference}\n{file_of(tmp_path, case, number).read_text()}"
+        for case in CASES
+        for number, launch in enumerate(launches_of(case))
+        for difference in compare(launch, file_of(tmp_path, case, number), TOLERANCES[case[1]])
+    ]
+    assert not differences, "\n".join(differences)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
-def test_it_agrees(case: tuple[str, torch.dtype], interpreted: Path) -> None:
-    tolerance = TOLERANCES[case[1]]
-    for number, launch in enumerate(launches_of(case)):
-        file = file_of(interpreted, case, number)
-        error = file.with_suffix(".run.error")
-        assert not error.exists(), f"{error.read_text()}\n{file.read_text()}"
-        found = torch.load(file.with_suffix(".out"))
-        for name, mine, theirs in zip(launch.kernel.args, launch.after, found, strict=False):
-            largest = float(mine[mine.isfinite()].abs().max()) if mine.numel() and mine.is_floating_point() else 0.0
-            torch.testing.assert_close(
-                theirs,
-                mine,
-                rtol=tolerance,
-                atol=tolerance * max(1.0, largest),
-                equal_nan=True,
-                msg=lambda text, name=name, file=file: f"%{name.name_hint}: {text}\n{file.read_text()}",
-            )
+def compare(launch: Launch, file: Path, tolerance: float) -> Iterator[str]:
+    """Yield what is wrong with the buffers that a kernel has left, or the error that it has ended with."""
+    error = file.with_suffix(".run.error")
+    if error.exists():
+        yield error.read_text()
+        return
+    for argument, mine, theirs in zip(
+        launch.kernel.args, launch.after, torch.load(file.with_suffix(".out")), strict=False
+    ):
+        largest = float(mine[mine.isfinite()].abs().max()) if mine.numel() and mine.is_floating_point() else 0.0
+        try:
+            assert_close(theirs, mine, rtol=tolerance, atol=tolerance * max(1.0, largest), equal_nan=True)
+        except AssertionError as difference:
+            yield f"%{argument.name_hint}: {difference}"
