@@ -19,6 +19,7 @@ PASSES: dict[str, str] = {
     "loop-hoist": "tilewright.passes.loop_hoist:LoopHoistPass",
     "loop-save-values": "tilewright.passes.loop_save_values:LoopSaveValuesPass",
     "loop-split-ranges": "tilewright.passes.loop_split_ranges:LoopSplitRangesPass",
+    "loop-split-tails": "tilewright.passes.loop_split_tails:LoopSplitTailsPass",
     "loop-tile-blocks": "tilewright.passes.loop_tile_blocks:LoopTileBlocksPass",
     "loop-split-reductions": "tilewright.passes.loop_split_reductions:LoopSplitReductionsPass",
     "loop-tile": "tilewright.passes.loop_tile:LoopTilePass",

@@ -23,6 +23,7 @@ _GRAPH = (
     "canonicalize",  # equal loads and dead nests go, so that fusion counts what is really there
     "loop-split-reductions",  # of GPUs; before fusion computes what they read in place, which is then done in parallel
     "order-writes",  # before anything moves
+    "loop-split-tails",  # fusion computes the elements where they are read
     "loop-fuse",
     "loop-simplify-index",  # fusion substitutes indices
     "loop-hoist",  # and computes in each pass over a row what belongs to the row

@@ -24,6 +24,7 @@ PASSES = [
     "loop-scan-to-atomics",
     "loop-simplify-index",
     "loop-split-reductions",
+    "loop-split-tails",
     "loop-tile-blocks",
     "order-writes",
     "reinplace",

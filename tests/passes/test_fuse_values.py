@@ -49,6 +49,7 @@ from tilewright.passes.loop_fold_views import LoopFoldViewsPass
 from tilewright.passes.loop_fuse import LoopFusePass
 from tilewright.passes.loop_hoist import LoopHoistPass
 from tilewright.passes.loop_simplify_index import LoopSimplifyIndexPass
+from tilewright.passes.loop_split_tails import LoopSplitTailsPass
 from tilewright.passes.order_writes import OrderWritesPass
 
 S0 = symbol("s0")
@@ -278,6 +279,7 @@ def test_fusion_changes_no_bit(fuse: LoopFusePass, module: ModuleOp) -> None:
         LoopSimplifyIndexPass(),
         CanonicalizePass(),
         OrderWritesPass(),
+        LoopSplitTailsPass(few=0),
         fuse,
         LoopSimplifyIndexPass(),
         LoopHoistPass(),
