@@ -5,14 +5,14 @@ The question is the same for all targets but for what a target's instructions ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from xdsl.dialects.builtin import AnyFloat, IndexType, IntegerType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS, element_type
-from tilewright.dialects.loop import LoadOp, Loop, NestOp, RandomOp, ReduceOp, ScanOp, StoreOp
+from tilewright.dialects.loop import ApplyOp, LoadOp, Loop, NestOp, RandomOp, ReduceOp, ScanOp, StoreOp
 
 
 @dataclass(frozen=True)
@@ -120,12 +120,22 @@ def is_in_scan(op: Operation) -> bool:
 
 
 def has_prefixes_only(loop: ScanOp) -> bool:
-    """Whether the iterations of a scan have nothing of each other but by `loop.prefix`."""
+    """Whether the iterations of a scan have nothing of each other but by `loop.prefix`.
+
+    Where positions are data, two iterations may store to the same one, and the later one counts.
+    """
     if not is_leaf(loop) or len(loop.steps) != 1:
         return False
     loaded = {op.source for op in loop.block.ops if isinstance(op, LoadOp)}
     stores = [op for op in loop.block.ops if isinstance(op, StoreOp)]
-    return all(op.combine is None and op.target not in loaded for op in stores)
+    return all(op.combine is None and op.target not in loaded and _is_of_loops(op.indices) for op in stores)
+
+
+def _is_of_loops(values: Iterable[SSAValue]) -> bool:
+    """Whether index values are those of loops, or computed from these alone."""
+    return all(
+        isinstance(v, BlockArgument) or (isinstance(v.owner, ApplyOp) and _is_of_loops(v.owner.indices)) for v in values
+    )
 
 
 def is_leaf(loop: Loop) -> bool:

@@ -8,7 +8,8 @@ from xdsl.dialects.builtin import i32
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
-from tilewright.dialects.loop import LoadOp, LoopDim, PrefixOp, ScanOp, StoreOp
+from tilewright.dialects.loop import LoopDim, PrefixOp, ScanOp
+from tilewright.passes.analysis.legality import has_prefixes_only
 from tilewright.passes.lowering_tt.builder import TensorBuilder, element_of, shape_of
 from tilewright.passes.lowering_tt.combining import CombinerLowering
 from tilewright.passes.lowering_tt.dependence import Dependence
@@ -131,9 +132,8 @@ def _check_independent(op: ScanOp) -> None:
     """Raise `PassFailedException` unless the points of a scan depend on each other by its prefixes alone."""
     if len(op.indices) != 1:
         raise PassFailedException(f"`loop.scan` over {len(op.indices)} loops has `blocks`, expected one loop")
-    stores = [o for o in op.walk() if isinstance(o, StoreOp)]
-    targets = {o.target for o in stores}
-    if any(o.combine is not None for o in stores):
-        raise PassFailedException("`loop.scan` with stores that take turns has `blocks`, expected none")
-    if any(isinstance(o, LoadOp) and o.source in targets for o in op.walk()):
-        raise PassFailedException("`loop.scan` that loads what it stores has `blocks`, expected none")
+    if not has_prefixes_only(op):
+        raise PassFailedException(
+            "`loop.scan` has `blocks`, but its iterations have more of each other than a `loop.prefix`, expected none; "
+            "established by loop-tile-blocks"
+        )
