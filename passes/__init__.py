@@ -30,6 +30,7 @@ PASSES: dict[str, str] = {
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "retarget": "tilewright.passes.retarget:RetargetPass",
     "tt-approximate": "tilewright.passes.tt_approximate:TtApproximatePass",
+    "tt-cache-hints": "tilewright.passes.tt_cache_hints:TtCacheHintsPass",
     "tt-cse": "tilewright.passes.tt_cse:TtCsePass",
     "tt-merge-loops": "tilewright.passes.tt_merge_loops:TtMergeLoopsPass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",

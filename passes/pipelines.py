@@ -67,6 +67,7 @@ _TT = (
     "tt-cse",  # the passes over a row load the same elements
     "tt-merge-loops",  # which tell by their bounds, now one value, that they run over the same
     "tt-cse",  # what is equal in the merged loops
+    "tt-cache-hints",  # of the loads that are left
     "tt-approximate",  # what the rounding behind it hides
 )
 """Kernels for CUDA to Triton's IR; all others are left alone."""
