@@ -90,7 +90,7 @@ class LoopTileBlocksPass(ModulePass):
     tile: int = 1024
     """The elements of a block without inner loops, or of several short rows."""
 
-    persistent: int = 32768
+    persistent: int = 65536
     """The elements of a row that is one block, although it is gone through more than once."""
 
     looped: int = 4096
