@@ -14,6 +14,8 @@ from xdsl.parser import Parser
 
 from tilewright.backends.llvm.emit import emit_module
 from tilewright.backends.llvm.target import Target
+from tilewright.backends.triton.python_source import emit_python
+from tilewright.dialects import tt
 from tilewright.passes.pipelines import PIPELINES, load_passes
 from tilewright.tools.universe import make_context
 
@@ -53,6 +55,15 @@ def test_ir() -> None:
     text = emit_module(code, TARGET)
     (shown,) = blocks("llvm")
     assert shown in text
+
+
+def test_triton() -> None:
+    context = make_context()
+    module = Parser(context, blocks("mlir")[0]).parse_module()
+    for one in load_passes(f"{PIPELINES['graph']},{PIPELINES['buffers']},retarget,{PIPELINES['tt']}"):
+        one.apply(context, module)
+    (shown,) = blocks("py")
+    assert shown in emit_python([op for op in module.ops if isinstance(op, tt.FuncOp)])
 
 
 def test_stages_are_named_as_they_are_written() -> None:
