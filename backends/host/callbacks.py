@@ -12,7 +12,6 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from xdsl.dialects.builtin import NoneType
 from xdsl.ir import SSAValue
 
 from tilewright.backends.cuda import kernel as cuda
@@ -22,7 +21,7 @@ from tilewright.backends.host.emit_llvm import NativeProgram
 from tilewright.backends.host.entry import delete_handle, new_handle, take_tensor
 from tilewright.backends.host.expressions import evaluate
 from tilewright.backends.host.frame import Frame
-from tilewright.backends.host.plan import element_type, is_buffer, layout
+from tilewright.backends.host.plan import element_type, is_buffer, is_none, is_read, layout
 from tilewright.backends.host.python_support import Shape, conform, input_error, rank_error
 from tilewright.backends.host.sites import (
     CallSite,
@@ -109,8 +108,7 @@ class Callbacks:
             operator = self._operators[call] = _Operator.of(call)
         sizes = moment.sizes()
         if reason == Reason.CONFORM:
-            for value in (r for r in call.results if is_buffer(r) and r.uses):
-                moment.put(value, moment.tensor(value), operator, sizes)
+            moment.put({r: moment.tensor(r) for r in call.results if is_buffer(r) and is_read(r)}, operator, sizes)
             return
         tensors = [moment.tensor(v) for v in call.operands]
         results = operator.run(tensors, sizes)
@@ -120,9 +118,7 @@ class Callbacks:
             raise RuntimeError(f"`{operator.name}` was traced with {len(call.results)} results, gave {len(results)}")
         if reason == Reason.FAILED:
             self.worked_in_python.add(call)
-        for value, result in zip(call.results, results, strict=True):
-            if value.uses:
-                moment.put(value, result, operator, sizes)
+        moment.put({v: r for v, r in zip(call.results, results, strict=True) if is_read(v)}, operator, sizes)
 
 
 @dataclass(frozen=True)
@@ -163,20 +159,24 @@ class _Moment:
     slots: "ctypes.Array[ctypes.c_void_p]"
     scalars: "ctypes.Array[ctypes.c_int64]"
 
-    def put(self, value: SSAValue, result: object, operator: _Operator, sizes: Mapping[Symbol, int]) -> None:
-        """Put a result in its slot, in the layout that the program expects."""
-        slot = self.frame.slots[value]
-        old = self.slots[slot]
-        if is_buffer(value):
-            assert isinstance(result, Tensor)
-            shape = operator.shapes.get(value) or shape_of_type(value, sizes)
-            self.slots[slot] = new_handle(conform(result, operator.name, shape))
-        elif not isinstance(value.type, NoneType):
-            assert isinstance(result, int)
+    def put(self, results: Mapping[SSAValue, object], operator: _Operator, sizes: Mapping[Symbol, int]) -> None:
+        """Put results in their slots, in the layouts that the program expects; all of them, or none with an error."""
+        ready = {v: self._ready(v, r, operator, sizes) for v, r in results.items() if not is_none(v)}
+        for value, result in ready.items():
+            slot = self.frame.slots[value]
+            old = self.slots[slot]
             # An integer goes through its slot, like what the dispatcher returns.
-            self.slots[slot] = result
-        if old is not None:
-            delete_handle(old)
+            self.slots[slot] = new_handle(result) if isinstance(result, Tensor) else result
+            if old is not None:
+                delete_handle(old)
+
+    @staticmethod
+    def _ready(value: SSAValue, result: object, operator: _Operator, sizes: Mapping[Symbol, int]) -> Tensor | int:
+        if is_buffer(value):
+            return conform(result, operator.name, operator.shapes.get(value) or shape_of_type(value, sizes))
+        if not isinstance(result, int):
+            raise RuntimeError(f"`{operator.name}` was traced to give {value.type}, gave {type(result).__name__}")
+        return result
 
     def allocate(self, value: SSAValue) -> None:
         """Make a buffer after all, which raises eager's exception, or else find memory that has become free."""

@@ -6,7 +6,7 @@ and returns 0, or keeps an exception and returns 1, upon which the program retur
 to clear.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
 
@@ -20,7 +20,16 @@ from tilewright.backends.host.emit_cuda import KERNEL_PREFIX, CudaText
 from tilewright.backends.host.frame import Frame, make_frame
 from tilewright.backends.host.helpers import CONFORMS, IS_ON, RETYPE
 from tilewright.backends.host.llvm_text import FunctionText
-from tilewright.backends.host.plan import CPU, HostPlan, byte_offset, element_type, is_buffer, layout, may_be_elsewhere
+from tilewright.backends.host.plan import (
+    CPU,
+    HostPlan,
+    byte_offset,
+    element_type,
+    is_buffer,
+    is_read,
+    layout,
+    may_be_elsewhere,
+)
 from tilewright.backends.host.routes import CallbackRoute, DispatcherRoute, ShimRoute, choose_route
 from tilewright.backends.host.sites import (
     CallSite,
@@ -194,8 +203,13 @@ class _Emitter:
                     status = emit_dispatcher(self.text, route.schema, route.arguments, operands, results)
             self._end_range(range_handle)
             self._check(status, site)
+        self._take_integers(op, results)
+        if not isinstance(route, CallbackRoute):
             self._check_results(op, route)
-        for result, slot in zip(op.results, results, strict=True):
+
+    def _take_integers(self, op: host.CallOp, slots: Sequence[str]) -> None:
+        """Move integers out of a call's slots, at once: where the program fails, slots are given up as handles."""
+        for result, slot in zip(op.results, slots, strict=True):
             if result in self._frame.scalars:
                 number = self.text.value(f"load i64, ptr {slot}")
                 self.text.line(f"store i64 0, ptr {slot}")
@@ -367,7 +381,7 @@ class _Emitter:
         if isinstance(route, ShimRoute) and (route.shim.has_out or any(r.alias for r in route.shim.returns)):
             return
         for result in op.results:
-            if is_buffer(result) and result.uses and not may_be_elsewhere(result):
+            if is_buffer(result) and is_read(result) and not may_be_elsewhere(result):
                 self._check(self._conforms(result), CallSite(op, route), Reason.CONFORM)
 
     def _begin_range(self, name: str) -> str | None:

@@ -19,7 +19,16 @@ from xdsl.utils.exceptions import VerifyException
 from tilewright.backends.host.abi import dtype_of
 from tilewright.backends.host.arguments import Size, TensorOperand, Value, argument_values, find_operator
 from tilewright.backends.host.expressions import python_text
-from tilewright.backends.host.plan import CPU, HostPlan, byte_offset, element_type, is_buffer, layout, may_be_elsewhere
+from tilewright.backends.host.plan import (
+    CPU,
+    HostPlan,
+    byte_offset,
+    element_type,
+    is_buffer,
+    is_read,
+    layout,
+    may_be_elsewhere,
+)
 from tilewright.backends.host.torch_internals import parameters
 from tilewright.dialects import aten_schema, host
 from tilewright.dialects.sym_expr import Expr, Symbol
@@ -144,7 +153,7 @@ class _Emitter:
         names = [self._name(r, "_" if isinstance(r.type, NoneType) else "out") for r in op.results]
         self._line(f"{self._targets(op, names)} = {call}" if names else call)
         for result, name in zip(op.results, names, strict=True):
-            if is_buffer(result) and result.uses and not may_be_elsewhere(result):
+            if is_buffer(result) and is_read(result) and not may_be_elsewhere(result):
                 self._line(f"{name} = conform({name}, {op.operator!r}, {self._shape(result)})")
 
     @_emit.register

@@ -128,6 +128,14 @@ def layout(value: SSAValue) -> LayoutAttr:
     return layout_of(value.type)
 
 
+def is_read(value: SSAValue) -> bool:
+    """Whether anything but the end of its memory follows for a value.
+
+    A result that nothing reads may be undefined: the `logsumexp` of attention without gradients, traced as a tensor.
+    """
+    return any(not isinstance(use.operation, host.FreeOp) for use in value.uses)
+
+
 def may_be_elsewhere(value: SSAValue) -> bool:
     """Whether a value may be on the CPU although its type says CUDA.
 

@@ -42,11 +42,13 @@ def view(base: Tensor, shape: Shape, byte_offset: int) -> Tensor:
     return result.set_(base.untyped_storage(), start // shape.dtype.itemsize, shape.sizes, shape.strides)
 
 
-def conform(result: Tensor, operator: str, shape: Shape) -> Tensor:
+def conform(result: object, operator: str, shape: Shape) -> Tensor:
     """Return an operator's result with the strides that the program was compiled for, copied if it has others.
 
-    Raises RuntimeError if the result has another dtype or size, or has other strides but is a view.
+    Raises RuntimeError if it is no tensor, has another dtype or size, or has other strides but is a view.
     """
+    if not isinstance(result, Tensor):
+        raise RuntimeError(f"`{operator}` was traced to give {shape}, gave {type(result).__name__}")
     if shape.fits(result):
         return result
     if result.dtype != shape.dtype or tuple(result.shape) != tuple(shape.sizes) or is_view(result):
