@@ -35,6 +35,7 @@ enough for them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -96,17 +97,17 @@ def _is_exp_value(value: SSAValue) -> bool:
     return isinstance(owner, Operation) and (_is_exp(owner) or isinstance(owner, math.ExpOp))
 
 
-def _fast(op: Operation) -> Operation | None:
-    """Return what computes the value of `op` faster and less precisely, None if nothing does."""
+def _fast(op: Operation) -> Callable[[], Operation] | None:
+    """Return what makes an operation that computes the value of `op` faster and less precisely, None if there is none."""
     if not all(isinstance(element_of(r.type), Float32Type) for r in op.results):
         return None
     if _is_exp(op):
-        return math.ExpOp(op.operands[0])
+        return lambda: math.ExpOp(op.operands[0])
     match op:
         case tt.PreciseDivFOp():
-            return arith.DivfOp(op.operands[0], op.operands[1])
+            return lambda: arith.DivfOp(op.operands[0], op.operands[1])
         case tt.PreciseSqrtOp():
-            return math.SqrtOp(op.operands[0])
+            return lambda: math.SqrtOp(op.operands[0])
         case _:
             return None
 
@@ -116,8 +117,9 @@ def _approximate(kernel: tt.FuncOp) -> None:
     for op in list(kernel.walk(reverse=True)):
         fast = _fast(op)
         if fast is not None and precision.is_rounded(op.results[0]):
-            fast.results[0].name_hint = op.results[0].name_hint
-            Rewriter.replace_op(op, fast)
+            new = fast()
+            new.results[0].name_hint = op.results[0].name_hint
+            Rewriter.replace_op(op, new)
 
 
 @dataclass(frozen=True)
