@@ -98,7 +98,7 @@ def _is_exp_value(value: SSAValue) -> bool:
 
 
 def _fast(op: Operation) -> Callable[[], Operation] | None:
-    """Return what makes an operation that computes the value of `op` faster and less precisely, None if there is none."""
+    """Return what makes a faster, less precise operation for the value of `op`, None if there is none."""
     if not all(isinstance(element_of(r.type), Float32Type) for r in op.results):
         return None
     if _is_exp(op):
