@@ -47,8 +47,10 @@ def _as_suggested(result: Tensor, x: Tensor) -> Tensor:
 
 
 def _shuffle_channels(x: Tensor, groups: int) -> Tensor:
+    """Channels last stay last on a CPU alone: other devices have no kernel of their own, and copy into rows."""
     apart = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-    return _as_suggested(apart.transpose(1, 2).reshape(x.shape), x)
+    shuffled = apart.transpose(1, 2).reshape(x.shape)
+    return _as_suggested(shuffled, x) if x.device.type == "cpu" else shuffled.contiguous()
 
 
 def _normalize(operator: Callable[..., Any]) -> Decomposition:

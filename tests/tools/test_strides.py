@@ -25,19 +25,33 @@ IMAGES: dict[str, Callable[[], Tensor]] = {
     "every other": lambda: torch.randn(2, 8, 3, 10)[:, ::2, :, ::2],
 }
 
+
+def places(x: Tensor, *numbers: int) -> Tensor:
+    return torch.tensor(numbers, device=x.device)
+
+
 OPERATORS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
     "add": lambda x: x + 1,
     "clone": lambda x: (x.clone(), x.contiguous(), (x + 1).contiguous(memory_format=torch.channels_last)),
     "roll": lambda x: (x.roll(1, 2), x.roll((1, -1), (0, 3)), x.roll(2)),
     "flip": lambda x: (x.flip(1, 3), (x + 1).flip(2)),
     "views": lambda x: ((x + 1).transpose(1, 2), x.permute(0, 2, 3, 1), (x * 2).diagonal(0, 2, 3), x.unfold(3, 1, 1)),
-    "index": lambda x: (x.index_fill(0, torch.tensor([1]), 2.0), x.index_select(3, torch.tensor([0, 0]))),
+    "index": lambda x: (x.index_fill(0, places(x, 1), 2.0), x.index_select(3, places(x, 0, 0))),
     "power": lambda x: (2**x, x**2),
     "pad": lambda x: F.pad(x, (1, 2, 0, 1)),
     "norm": lambda x: F.batch_norm(x, None, None, training=True) if x.shape[1] == 4 else x,
     "inference": lambda x: F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1])),
     "shuffle": lambda x: F.channel_shuffle(x, 2) if x.shape[1] == 4 else x,
 }
+
+
+def refused(name: str, image: Tensor) -> bool:
+    """Whether eager mode cannot do it on this device: CUDA shuffles channels of what `view` can take apart only."""
+    try:
+        OPERATORS[name](image)
+    except RuntimeError:
+        return True
+    return False
 
 
 def strides(x: Tensor) -> list[int]:
@@ -52,7 +66,7 @@ def test_outputs_have_the_strides_of_eager_mode(name: str) -> None:
         return [y for r in results for y in (r if isinstance(r, tuple) else (r,))]
 
     torch.compiler.reset()
-    images = [make() for make in IMAGES.values()]
+    images = [x for x in (make() for make in IMAGES.values()) if not refused(name, x)]
     found = torch.compile(each, backend="tilewright", options={"strict": True})(*images)
     for a, b in zip(found, each(*images), strict=True):
         torch.testing.assert_close(a, b)

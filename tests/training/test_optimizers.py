@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +41,11 @@ def parameters() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
 
 
+def on_device_of(values: Sequence[Tensor], argument: Any) -> Any:
+    """Return an argument for the optimizer, a copy if it is a tensor."""
+    return argument.to(values[0].device, copy=True) if isinstance(argument, Tensor) else argument
+
+
 def run_steps(values: Sequence[Tensor], step: Callable[[], Any], count: int = 3) -> None:
     torch.manual_seed(1)
     for _ in range(count):
@@ -56,7 +60,7 @@ def test_steps(trainer: Trainer, name: str) -> None:
     results: list[list[Tensor]] = []
     for is_compiled in (False, True):
         values = parameters()
-        optimizer = kind(values, **{"lr": 0.1, **copy.deepcopy(arguments)})
+        optimizer = kind(values, **{"lr": 0.1, **{n: on_device_of(values, a) for n, a in arguments.items()}})
         run_steps(values, trainer.compiled(optimizer.step) if is_compiled else optimizer.step)
         results.append([v.detach() for v in values])
     assert tilewright.last_compile_stats()["extern"] == []
