@@ -12,7 +12,6 @@ from xdsl.ir import Operation
 from tilewright.backends.reference.buffers import first_true
 from tilewright.backends.reference.errors import failure
 from tilewright.backends.reference.frame import Frame
-from tilewright.backends.reference.functions import broadcast
 from tilewright.backends.reference.pointers import Pointers, Programs
 from tilewright.backends.reference.traffic import Points
 
@@ -32,7 +31,7 @@ def load(op: Operation, pointers: Pointers, mask: Tensor | None, other: Tensor |
     if other is None:
         other = torch.full((buffer.tensor.itemsize,), _POISON, dtype=torch.uint8).view(buffer.elements.dtype)
     if valid is not None and not valid.any():
-        return broadcast(other, valid)[0]
+        return torch.where(valid, other, other)
     programs = _programs(frame)
     if buffer.written is not None:
         missing = ~buffer.written[offsets].all(dim=-1)

@@ -41,24 +41,21 @@ class LoopBuilder:
         """Let each iteration of a nest be a program, and return how many there are; the last loop is the fastest."""
         dims = self._index.space.loops(nest)
         trips = [self.trips(d) for d in dims]
-        if any(t == 1 for t in trips) or not dims:
-            for index, d, count in zip(nest.indices, dims, trips, strict=True):
-                if count == 1:
-                    self._index.define(index, d.lower)
+        for index, d, count in zip(nest.indices, dims, trips, strict=True):
+            if count == 1:
+                self._index.define(index, d.lower)
         moving = [i for i, count in enumerate(trips) if count != 1]
-        if moving:
-            program = self._index.convert(self._builder.shared(tt.GetProgramIdOp, (), i32, _AXIS, hint="pid"))
-            rest: SSAValue = program
-            for place, i in reversed(list(enumerate(moving))):
-                coordinate = rest
-                if place > 0:
-                    count = self._index.scalar(trips[i])
-                    coordinate = self._builder.apply_shared(arith.RemSIOp, rest, count)
-                    rest = self._builder.apply_shared(arith.DivSIOp, rest, count)
-                part = self._index.add_part(coordinate, integer(0), trips[i] - 1)
-                self._index.define(nest.indices[i], dims[i].lower + dims[i].step * part)
-                if coordinate is not program:
-                    coordinate.name_hint = nest.indices[i].name_hint
+        if not moving:
+            return integer(1)
+        rest = self._index.convert(self._builder.shared(tt.GetProgramIdOp, (), i32, _AXIS, hint="pid"))
+        for i in reversed(moving):
+            coordinate = rest
+            if i != moving[0]:
+                count = self._index.scalar(trips[i])
+                coordinate = self._builder.apply_shared(arith.RemSIOp, rest, count, hint=nest.indices[i].name_hint)
+                rest = self._builder.apply_shared(arith.DivSIOp, rest, count)
+            part = self._index.add_part(coordinate, integer(0), trips[i] - 1)
+            self._index.define(nest.indices[i], dims[i].lower + dims[i].step * part)
         return sympy.Mul(*trips)
 
     def serial(self, op: Loop, carried: Carried, body: Body, position: int = 0) -> Carried:
