@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from tests.gpu.emulated import EmulatedDevice
 from tests.gpu.suite import PROGRAMS, Program, floats, integers
+from tests.tools.models import small_gpt
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -196,5 +197,20 @@ def test_a_step_of_training() -> None:
             optimizer.zero_grad()
             losses.append(loss.detach())
         results.append([*losses, *(p.detach() for p in model.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_gpt() -> None:
+    """A small GPT-2, forward and backward."""
+    results: list[list[Tensor]] = []
+    for backend in ("eager", EmulatedDevice(1e-4, 1e-4)):
+        torch.manual_seed(0)
+        torch.compiler.reset()
+        model, tokens = small_gpt(2).eval(), torch.randint(0, 50, (3, 16))
+        logits = torch.compile(model, backend=backend)(tokens)
+        F.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+        results.append([logits.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
