@@ -19,6 +19,7 @@ Gradients are listed by themselves: AOTAutograd runs autograd first, then the ta
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -56,7 +57,7 @@ RENAMED = """
 """
 
 FORMULAS = """
-    _prelu_kernel.default addcdiv.default addcmul.default addr.default celu.default elu.default frac.default
+    _prelu_kernel.default addcdiv.default addr.default celu.default elu.default frac.default
     glu.default hardshrink.default hardsigmoid.default hardswish.default heaviside.default leaky_relu.default
     lerp.Scalar lerp.Tensor log_sigmoid_forward.default logaddexp.default logaddexp2.default mish.default
     nan_to_num.default silu.default sinc.default softplus.default special_entr.default special_log_ndtr.default
@@ -139,12 +140,21 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
     return torch.ops.aten.index.Tensor(x.reshape(-1), [index])
 
 
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
+    """Eager mode truncates the factor of integers, where the stock formula takes none but an integer."""
+    integers = not any(t.is_floating_point() or t.is_complex() for t in (x, a, b))
+    if integers and isinstance(value, float) and math.isfinite(value):
+        value = int(value)
+    return stock_decompositions()[torch.ops.aten.addcmul.default](x, a, b, value=value)
+
+
 def _neg_view(x: Tensor) -> Tensor:
     return -x
 
 
 _OWN: dict[str, Decomposition] = {
     "_neg_view.default": _neg_view,
+    "addcmul.default": _addcmul,
     "native_dropout_backward.default": native_dropout_backward,
     "split.Tensor": _split,
     "split_with_sizes.default": _split_with_sizes,

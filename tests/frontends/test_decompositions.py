@@ -139,3 +139,11 @@ def test_lists_of_views_are_single_views(name: str, args: tuple[Any, ...]) -> No
 def test_take_with_an_index_without_dims(graphs: Graphs) -> None:
     module = graphs.capture(torch.take, torch.ones(3, dtype=torch.bool), torch.tensor(-1))
     assert [call.operator for call in calls(module)] == ["aten.view.default", "aten.index.Tensor"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
+def test_addcmul_of_integers_truncates_its_factor(dtype: torch.dtype) -> None:
+    x, y = torch.arange(4), torch.arange(4).to(dtype)
+    for value in (0.1, 2.7, 3):
+        found = decomposition_table()[aten.addcmul.default](x, y, y, value=value)
+        torch.testing.assert_close(found, torch.addcmul(x, y, y, value=value))
