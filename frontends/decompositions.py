@@ -42,7 +42,7 @@ RENAMED = """
 
     clamp_max.Tensor clamp_max.default clamp_min.Tensor clamp_min.default deg2rad.default floor_divide.Scalar
     floor_divide.default hardtanh.default isneginf.default isposinf.default masked_fill.Scalar masked_fill.Tensor
-    rad2deg.default rsub.Scalar rsub.Tensor sgn.default threshold.default threshold_backward.default
+    rad2deg.default rsub.Scalar rsub.Tensor sgn.default threshold_backward.default
 
     _reshape_alias.default _unsafe_index.Tensor _unsafe_index_put.default _unsafe_view.default stack.default
 
@@ -57,16 +57,16 @@ RENAMED = """
 """
 
 FORMULAS = """
-    _prelu_kernel.default addcdiv.default addr.default celu.default elu.default frac.default
+    _prelu_kernel.default addr.default celu.default elu.default frac.default
     glu.default hardshrink.default hardsigmoid.default hardswish.default heaviside.default leaky_relu.default
     lerp.Scalar lerp.Tensor log_sigmoid_forward.default logaddexp.default logaddexp2.default mish.default
     nan_to_num.default silu.default sinc.default softplus.default special_entr.default special_log_ndtr.default
     special_xlog1py.default special_xlog1py.other_scalar special_xlog1py.self_scalar
 
     _prelu_kernel_backward.default elu_backward.default glu_backward.default hardsigmoid_backward.default
-    hardswish_backward.default hardtanh_backward.default leaky_relu_backward.default log_sigmoid_backward.default
+    hardswish_backward.default leaky_relu_backward.default log_sigmoid_backward.default
     logit_backward.default mish_backward.default
-    silu_backward.default softplus_backward.default tanh_backward.default
+    silu_backward.default softplus_backward.default
 
     binary_cross_entropy.default binary_cross_entropy_with_logits.default huber_loss.default mse_loss.default
     nll_loss2d_forward.default nll_loss_forward.default smooth_l1_loss.default soft_margin_loss.default
@@ -81,7 +81,9 @@ FORMULAS = """
 
 In half precision the elementwise ones convert to float32, compute, and round once. That is where eager rounds, but for
 `addr`, `entr` and `xlog1py`, where eager rounds each step. `logit`, `sigmoid_backward` and `xlogy` are not listed for
-that reason, and `softshrink` because its stock formula rounds the threshold, which eager does not.
+that reason, nor are `addcdiv`, `addcmul` and `tanh_backward`, whose steps CUDA's kernels order or round differently.
+`softshrink`, `threshold` and `hardtanh_backward` are not because the stock formulas round the bounds, which eager does
+not.
 """
 
 COPIED_VIEWS = """
@@ -142,6 +144,8 @@ def _take(x: Tensor, index: Tensor) -> Tensor:
 
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
     """Eager mode truncates the factor of integers, where the stock formula takes none but an integer."""
+    if x.is_floating_point() and x.dtype == a.dtype == b.dtype:
+        return NotImplemented  # CUDA's kernel multiplies in another order than the stock formula
     integers = not any(t.is_floating_point() or t.is_complex() for t in (x, a, b))
     if integers and isinstance(value, float) and math.isfinite(value):
         value = int(value)

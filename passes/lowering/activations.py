@@ -115,8 +115,8 @@ def _prelu(b: Body, x: Value, weight: Value) -> Value:
 
 
 def _on_16_bits(b: Body, x: Value) -> Value:
-    """Round where eager's kernel for f16, unlike that for bf16, works in the dtype itself."""
-    return b.round(x) if isinstance(b.element, Float16Type) else x
+    """Round where eager works in the dtype itself: for f16, and on CUDA for bf16, too."""
+    return b.round(x) if b.call.on_cuda or isinstance(b.element, Float16Type) else x
 
 
 def _sigmoid_backward(b: Body, grad: Value, y: Value) -> Value:
@@ -125,7 +125,9 @@ def _sigmoid_backward(b: Body, grad: Value, y: Value) -> Value:
 
 
 def _tanh_backward(b: Body, grad: Value, y: Value) -> Value:
-    return b.mul(grad, b.sub(b.constant(1), b.mul(y, y)))
+    if not b.call.on_cuda:
+        return b.mul(grad, b.sub(b.constant(1), b.mul(y, y)))
+    return b.mul(grad, b.round(b.sub(b.constant(1), b.round(b.mul(y, y)))))
 
 
 def _silu_backward(b: Body, grad: Value, x: Value) -> Value:
@@ -163,8 +165,10 @@ def _threshold_backward(b: Body, grad: Value, x: Value) -> Value:
 
 
 def _hardtanh_backward(b: Body, grad: Value, x: Value) -> Value:
-    inside = b.both(b.compare("gt", x, b.argument("min_val")), b.compare("lt", x, b.argument("max_val")))
-    return b.select(inside, grad, b.constant(0))
+    low, high = b.argument("min_val"), b.argument("max_val")
+    if b.call.on_cuda:  # where x is NaN, the gradient
+        return b.select(b.either(b.compare("le", x, low), b.compare("ge", x, high)), b.constant(0), grad)
+    return b.select(b.both(b.compare("gt", x, low), b.compare("lt", x, high)), grad, b.constant(0))
 
 
 def _leaky_relu_backward(b: Body, grad: Value, x: Value) -> Value:
@@ -208,7 +212,11 @@ def _mish_backward(b: Body, grad: Value, x: Value) -> Value:
 
 
 def _shrink_backward(b: Body, grad: Value, x: Value) -> Value:
+    """Emit zero inside of the bounds; where x is NaN, too, but on CUDA."""
     bound = b.argument("lambd", rounded=True)
+    if b.call.on_cuda:
+        inside = b.both(b.compare("ge", x, b.neg(bound)), b.compare("le", x, bound))
+        return b.select(inside, b.constant(0), grad)
     outside = b.either(b.compare("gt", x, bound), b.compare("lt", x, b.neg(bound)))
     return b.select(outside, grad, b.constant(0))
 

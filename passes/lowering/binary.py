@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import Float16Type, i1
@@ -21,7 +21,7 @@ def _scaled(b: Body, x: Value) -> Value:
     """Emit the product of `x` with the argument `alpha`."""
     if not b.call.has("alpha"):
         return x
-    return b.mul(b.argument("alpha", rounded=True), x)
+    return b.mul(b.argument("alpha", rounded=not b.call.on_cuda), x)
 
 
 def _add(b: Body, x: Value, y: Value) -> Value:
@@ -113,8 +113,8 @@ def _power_by_number(b: Body, x: Value) -> Value:
 
 
 def _power_rounded(b: Body, x: Value) -> Value:
-    # Eager's kernel for bf16, unlike that for f16, multiplies in the dtype itself.
-    return x if isinstance(b.element, Float16Type) else b.round(x)
+    # Eager multiplies in the dtype itself, but on the CPU for f16.
+    return b.round(x) if b.call.on_cuda or not isinstance(b.element, Float16Type) else x
 
 
 _POWERS: dict[float, UnaryRule] = {
@@ -133,7 +133,7 @@ def _next_after(b: Body, x: Value, y: Value) -> Value:
 
 def _xlogy(b: Body, x: Value, y: Value) -> Value:
     """Emit `x * log(y)`, which is 0 where x is 0, unless y is NaN."""
-    product = b.mul(x, b.round(b.math(math.LogOp, y)))
+    product = b.mul(x, b.round_on_cpu(b.math(math.LogOp, y)))
     return b.select(b.intrinsic("isnan", y), y, b.select(b.compare("eq", x, 0), b.constant(0), product))
 
 
@@ -170,9 +170,16 @@ def _clamp_max(b: Body, x: Value, high: Value) -> Value:
     return b.clamp(x, None, high)
 
 
+def _scaled_pair(b: Body, combine: Callable[[Value, Value], Value], y: Value, z: Value) -> Value:
+    """Emit the product or quotient of two values times the argument `value`: on the CPU that comes first."""
+    if not b.call.has("value"):
+        return combine(y, z)
+    value = b.argument("value")
+    return b.mul(value, combine(y, z)) if b.call.on_cuda else combine(b.mul(value, y), z)
+
+
 def _addcmul(b: Body, x: Value, y: Value, z: Value) -> Value:
-    scaled = b.mul(b.argument("value"), y) if b.call.has("value") else y
-    return b.add(x, b.mul(scaled, z))
+    return b.add(x, _scaled_pair(b, b.mul, y, z))
 
 
 def _fma(b: Body, x: Value, y: Value, z: Value) -> Value:
@@ -181,8 +188,7 @@ def _fma(b: Body, x: Value, y: Value, z: Value) -> Value:
 
 
 def _addcdiv(b: Body, x: Value, y: Value, z: Value) -> Value:
-    scaled = b.mul(b.argument("value"), y) if b.call.has("value") else y
-    return b.add(x, b.div(scaled, z))
+    return b.add(x, _scaled_pair(b, b.div, y, z))
 
 
 def _lerp(b: Body, start: Value, end: Value, weight: Value) -> Value:
@@ -233,9 +239,9 @@ _POWER = Elementwise(_power, ("self", "exponent"), exclude_bool=True)
 
 LOWERINGS: dict[str, Lowering] = {
     **_comparisons(),
-    **_entries("add", "Tensor Scalar", Elementwise(_add, _PAIR)),
-    **_entries("sub subtract", "Tensor Scalar", Elementwise(_sub, _PAIR, exclude_bool=True)),
-    **_entries("rsub", "Tensor Scalar", Elementwise(_rsub, _PAIR, exclude_bool=True)),
+    **_entries("add", "Tensor Scalar", Elementwise(_add, _PAIR, exact_on_cuda=_PAIR)),
+    **_entries("sub subtract", "Tensor Scalar", Elementwise(_sub, _PAIR, exact_on_cuda=_PAIR, exclude_bool=True)),
+    **_entries("rsub", "Tensor Scalar", Elementwise(_rsub, _PAIR, exact_on_cuda=_PAIR, exclude_bool=True)),
     **_entries("mul multiply", "Tensor Scalar", _MULTIPLY),
     **_entries("div divide true_divide", "Tensor Scalar", _DIVIDE),
     **_entries("div divide", "Tensor_mode Scalar_mode", _divide_with_mode),

@@ -154,6 +154,10 @@ class Body:
         """Round a value of the compute type to `element`, where eager rounds within an operator."""
         return self.cast(self.cast(value, self.compute, self.element), self.element, self.compute)
 
+    def round_on_cpu(self, value: Value) -> Value:
+        """Round a value to `element` where eager's kernel for the CPU does, and that for CUDA goes on in f32."""
+        return value if self.call.on_cuda else self.round(value)
+
     def neg(self, x: Value) -> Value:
         if _is_integer(x):
             return self.sub(self.constant_like(0, x), x)

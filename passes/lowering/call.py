@@ -74,6 +74,11 @@ class Call:
         """The type of the only, or the first, result."""
         return self.results[0]
 
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the result is on a CUDA device, whose kernels in eager mode round in other places."""
+        return layout_of(self.results[0]).device_kind == "cuda"
+
     def wanted(self, position: int) -> Tensor | None:
         """Return the type of one result, or None where it is undefined: one that `output_mask` leaves out."""
         result = self.op.results[position]

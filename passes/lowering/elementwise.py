@@ -55,7 +55,12 @@ class Elementwise:
     conditions: tuple[str, ...] = ()
     """Operands that come as truth values and take no part in promotion."""
     exact: tuple[str, ...] = ()
-    """Operands that, as a number or a tensor without dimensions, are not rounded to the dtype the others meet in."""
+    """Operands that, as a number or a tensor without dimensions, are not rounded to the dtype the others meet in.
+
+    On CUDA that tensor is one of the CPU.
+    """
+    exact_on_cuda: tuple[str, ...] = ()
+    """Operands that are `exact` on CUDA only."""
     exclude_bool: bool = False
     """Whether eager refuses bools, or has a meaning for them that the rule does not."""
 
@@ -94,7 +99,7 @@ class Elementwise:
     ) -> Callable[[Body, Index], Value | None]:
         if operand is None:
             return lambda b, i: None
-        exact = name in self.exact
+        exact = name in self.exact or (call.on_cuda and name in self.exact_on_cuda)
         truth = name in self.conditions or self.kind is Kind.TRUTH
         if not isinstance(operand, SSAValue):
             if truth:
@@ -102,5 +107,5 @@ class Elementwise:
             return lambda b, i: b.constant(operand, rounded=not exact)
         if truth:
             return lambda b, i: b.cast(b.load(operand, broadcast(operand, i)), element_of(operand), i1)
-        exact = exact and not sizes_of(operand)
+        exact = exact and not sizes_of(operand) and not (call.on_cuda and layout_of(operand.type).device_kind == "cuda")
         return lambda b, i: b.load_element(operand, broadcast(operand, i), exact=exact)

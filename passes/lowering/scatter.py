@@ -137,7 +137,10 @@ def _embedding_dense_backward(call: Call) -> Sequence[SSAValue]:
     def value(b: Body, i: Index, k: Index, j: Index) -> Value:
         return b.select(place_of(b, k)[1], b.load(grad, [*k, *j]), b.constant(0, b.element))
 
-    return Scatter((), sizes_of(positions), [width], places, value).emit(call, filled(call, call.result, 0), "sum")
+    scatter = Scatter((), sizes_of(positions), [width], places, value)
+    # Eager rounds each sum on the CPU, and on CUDA the last one.
+    add = scatter.emit_wide if call.on_cuda else scatter.emit
+    return add(call, filled(call, call.result, 0), "sum")
 
 
 def _number(expr: Expr) -> Number:

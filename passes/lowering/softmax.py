@@ -59,11 +59,11 @@ def _softmax(body: Body, r: Reduction, load: Load) -> Load:
 def _log_softmax(body: Body, r: Reduction, load: Load) -> Load:
     highest = body.reduce_one("max", r.sizes, load)
     total = body.reduce_one("sum", r.sizes, lambda b, k: _exp(b, b.sub(load(b, k), highest)))
-    # Eager's kernel for the last dimension, unlike that for the others, keeps both of these in the operand's dtype.
+    # Eager's kernel for the CPU and the last dimension, unlike the others, keeps both of these in the operand's dtype.
     along_last = r.dims == (len(sizes_of(r.source)) - 1,)
-    logarithm = body.math(math.LogOp, body.round(total) if along_last else total)
+    logarithm = body.math(math.LogOp, body.round_on_cpu(total) if along_last else total)
     if along_last:
-        logarithm = body.round(logarithm)
+        logarithm = body.round_on_cpu(logarithm)
     return lambda b, k: b.sub(b.sub(load(b, k), highest), logarithm)
 
 

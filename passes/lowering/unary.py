@@ -107,11 +107,11 @@ def sigmoid(b: Body, x: Value) -> Value:
 
 def _logit(b: Body, x: Value) -> Value:
     if b.call.has("eps"):
-        # Eager clamps between eps and 1 - eps as it would a tensor, in the operands' dtype.
-        eps = b.call.number("eps")
-        high = b.constant(1 - eps, rounded=True)
-        x = b.minimum(b.maximum(x, b.constant(eps, rounded=True)), high)
-    return b.math(math.LogOp, b.round(b.div(x, b.round(b.sub(b.constant(1), x)))))
+        # On the CPU eager clamps between eps and 1 - eps as it would a tensor, in the operands' dtype.
+        eps, rounded = b.call.number("eps"), not b.call.on_cuda
+        high = b.constant(1 - eps, rounded=rounded)
+        x = b.minimum(b.maximum(x, b.constant(eps, rounded=rounded)), high)
+    return b.math(math.LogOp, b.round_on_cpu(b.div(x, b.round_on_cpu(b.sub(b.constant(1), x)))))
 
 
 def _nan_to_num(b: Body, x: Value) -> Value:

@@ -76,8 +76,6 @@ def values(*shape: int) -> Tensor:
 
 
 FORMULAS: dict[str, tuple[Any, ...]] = {
-    "addcdiv.default": (values(40), values(40) * 3, values(40)),
-    "addcmul.default": (values(40), values(40) * 3, values(40)),
     "celu.default": (values(40) - 0.5, 0.7),
     "elu.default": (values(40) - 0.5, 0.7, 1.3, 0.9),
     "glu.default": (values(4, 10) * 4,),
@@ -91,7 +89,6 @@ FORMULAS: dict[str, tuple[Any, ...]] = {
     "silu_backward.default": (values(40), values(40) * 3),
     "sinc.default": (values(40),),
     "softplus.default": (values(40) * 3, 1.5, 2.0),
-    "tanh_backward.default": (values(40), values(40)),
 }
 
 
