@@ -47,13 +47,15 @@ class LoopBuilder:
         moving = [i for i, count in enumerate(trips) if count != 1]
         if not moving:
             return integer(1)
-        rest = self._index.convert(self._builder.shared(tt.GetProgramIdOp, (), i32, _AXIS, hint="pid"))
+        program = rest = self._index.convert(self._builder.shared(tt.GetProgramIdOp, (), i32, _AXIS, hint="pid"))
         for i in reversed(moving):
             coordinate = rest
             if i != moving[0]:
                 count = self._index.scalar(trips[i])
-                coordinate = self._builder.apply_shared(arith.RemSIOp, rest, count, hint=nest.indices[i].name_hint)
+                coordinate = self._builder.apply_shared(arith.RemSIOp, rest, count)
                 rest = self._builder.apply_shared(arith.DivSIOp, rest, count)
+            if coordinate is not program:
+                coordinate.name_hint = nest.indices[i].name_hint
             part = self._index.add_part(coordinate, integer(0), trips[i] - 1)
             self._index.define(nest.indices[i], dims[i].lower + dims[i].step * part)
         return sympy.Mul(*trips)
