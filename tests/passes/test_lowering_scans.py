@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.passes.lowering_checks import (
     DTYPES,
     FLOATS,
+    HALVES,
     aten,
     check,
     check_exactly,
@@ -35,8 +38,14 @@ def test_scans(name: str, d: int, dynamic: bool) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ALONG)
 def test_scans_of_any_dtype(name: str, dtype: torch.dtype) -> None:
-    check_exactly(lambda x: ALONG[name](x, 1), sample(dtype, 3, 40))
-    check_exactly(lambda x: ALONG[name](x, 0), sample(dtype, 5, 3))
+    for d, x in ((1, sample(dtype, 3, 40)), (0, sample(dtype, 5, 3))):
+
+        def wide(x: Tensor, d: int = d) -> Any:
+            # CUDA's kernels for half precision round each partial sum, which f32 does not.
+            return ALONG[name](x.float(), d).to(dtype)
+
+        half = dtype in HALVES and name in ("cumsum", "cumprod")
+        check_exactly(lambda x, d=d: ALONG[name](x, d), x, on_device=wide if half else None)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
+from tests import adapter
 from tests.passes.lowering_checks import (
     DTYPES,
     FLOATS,
@@ -164,6 +165,9 @@ SCATTERED: dict[str, Callable[[int], Ternary]] = {
 def test_scatter(name: str, d: int, dynamic: bool) -> None:
     x, source = sample(torch.float32, 4, 7, 5), torch.randn(3, 6, 5)
     positions = torch.randint(0, x.shape[d], (3, 6, 2), generator=torch.Generator().manual_seed(0))
+    if adapter.device is not None and name == "replace":
+        # Which of the elements for one position stays is not defined on CUDA.
+        positions = torch.rand(4, 7, 5, generator=torch.Generator().manual_seed(0)).argsort(d)[:3, :6, :2]
     check_exactly(SCATTERED[name](d), x, positions, source, dynamic=dynamic)
 
 
@@ -194,7 +198,9 @@ def test_writes_along_a_dimension(d: int, dynamic: bool) -> None:
     source = torch.randn(*(4 if i == d else n for i, n in enumerate(x.shape)))
     check_exactly(lambda x, i, s: aten.index_add(x, d, i, s), x, positions, source, dynamic=dynamic)
     check(lambda x, i, s: aten.index_add(x, d, i, s, alpha=0.3), x, positions, source, dynamic=dynamic)
-    check_exactly(lambda x, i, s: aten.index_copy(x, d, i, s), x, positions, source, dynamic=dynamic)
+    # Which of the rows for one position stays is not defined on CUDA.
+    apart = torch.tensor([0, 3, 2, 1]) if adapter.device is not None else positions
+    check_exactly(lambda x, i, s: aten.index_copy(x, d, i, s), x, apart, source, dynamic=dynamic)
     check_exactly(lambda x, i, s: aten.index_fill(x, d, i, 2), x, positions - 4, source, dynamic=dynamic)
     check_exactly(lambda x, i, s: aten.index_fill(x, d, i, aten.sum(s)), x, positions, source.round(), dynamic=dynamic)
 
@@ -222,7 +228,10 @@ def test_outputs_are_all_loops() -> None:
         return aten.index_put(aten.new_zeros(x, [9, 3]), [i], x, True)
 
     (pair,) = outputs(program, sample(torch.float32, 5, 3), torch.tensor([1, 1, 8, 0, 1]))
-    assert torch.equal(*pair)
+    if adapter.device is None:
+        assert torch.equal(*pair)
+    else:  # in another order than eager
+        torch.testing.assert_close(*pair)
 
 
 def test_channels_that_lie_side_by_side_are_innermost() -> None:

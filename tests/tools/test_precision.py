@@ -16,19 +16,36 @@ from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("on_device")
 
+
+def on_cuda() -> bool:
+    """Whether the tests run on a CUDA device."""
+    return torch.get_default_device().type == "cuda"
+
+
 EXTREMES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, -1e-45, 7.0, 1e9, 1e20, -1e20, 3e38, -3e38, inf, -inf, nan)
 
 
-def assert_same(function: Callable[..., Any], *arguments: Tensor, rtol: float = 0.0, atol: float = 0.0) -> None:
-    """Compare the results of a compiled function with eager's, and the signs of their zeros."""
+def assert_same(
+    function: Callable[..., Any],
+    *arguments: Tensor,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    signs: bool = True,
+    wide: bool = False,
+) -> None:
+    """Compare the results of a compiled function with eager's, and the `signs` of their zeros.
+
+    Eager's are of `wide` arguments, in f64, and rounded, if its kernels are less precise.
+    """
     torch.compiler.reset()
-    expected = function(*(a.clone() for a in arguments))
+    expected = function(*(a.double() if wide else a.clone() for a in arguments))
     found = torch.compile(function, backend="tilewright", options={"strict": True})(*arguments)
     for a, b in zip(found, expected, strict=True):
+        b = b.to(a.dtype) if wide else b
         if a.element_size() == 1 and a.is_floating_point():
             a, b = a.float(), b.float()
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        if a.is_floating_point():
+        if signs and a.is_floating_point():
             assert not ((a == 0) & (b == 0) & (torch.signbit(a) != torch.signbit(b))).any()
 
 
@@ -45,7 +62,8 @@ def test_a_bound_that_is_equal_leaves_zero_its_sign(dtype: torch.dtype) -> None:
             x.clamp(2.0, 1.0),
         ]
 
-    assert_same(clamps, torch.tensor(EXTREMES * 3, dtype=dtype))
+    # On CUDA the maximum of zeros is positive, whichever comes first.
+    assert_same(clamps, torch.tensor(EXTREMES * 3, dtype=dtype), signs=not on_cuda())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -53,7 +71,9 @@ def test_quotients_that_are_too_large(dtype: torch.dtype) -> None:
     def quotients(x: Tensor) -> list[Tensor]:
         return [x // 0.7, x // -0.3, 1 // x, torch.div(x, 1e-3, rounding_mode="floor")]
 
-    assert_same(quotients, torch.tensor(EXTREMES * 3, dtype=dtype))
+    # CUDA's kernels multiply by the reciprocal of a number, which rounds twice.
+    rtol = 2 * torch.finfo(dtype).eps if on_cuda() else 0.0
+    assert_same(quotients, torch.tensor(EXTREMES * 3, dtype=dtype), rtol=rtol)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -104,7 +124,9 @@ def test_deviations_from_a_large_mean(offset: float, dim: int) -> None:
     def deviations(x: Tensor) -> list[Tensor]:
         return [x.var(dim), x.std(dim, correction=0), *torch.var_mean(x, dim)]
 
-    assert_same(deviations, torch.randn(64, 300) * (1 + offset / 1e3) + offset, rtol=1e-6, atol=1e-6)
+    # CUDA's kernels keep their running means in f32, those for the CPU in f64.
+    x = torch.randn(64, 300) * (1 + offset / 1e3) + offset
+    assert_same(deviations, x, rtol=1e-6, atol=1e-6, wide=on_cuda())
     assert_same(deviations, torch.full((64, 300), 0.1 + offset), atol=1e-12, rtol=1e-6)
 
 
