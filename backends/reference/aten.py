@@ -120,7 +120,7 @@ def _operand(value: SSAValue, frame: Frame) -> Tensor | int | None:
     content = frame.content(value)
     if isinstance(content, Buffer):
         return content.tensor
-    return None if content is None else int(content)
+    return None if content is None else frame.integer(value)
 
 
 def _flattened(returned: Any) -> list[Any]:
