@@ -51,7 +51,7 @@ def compile_device_kernels(module: ModuleOp, cache: ObjectCache | None) -> list[
 
 
 def dump_device_code(module: ModuleOp, folder: Path) -> None:
-    """Write each kernel for CUDA in the languages that it goes through: Triton's two, and PTX."""
+    """Write each kernel for CUDA as Triton's Python, and as what it goes through: Triton's two IRs, and PTX."""
     kernels = device_kernels(module)
     if not kernels:
         return
@@ -61,8 +61,20 @@ def dump_device_code(module: ModuleOp, folder: Path) -> None:
     architecture = cuda_driver().capability(_device_number(module, kernels))
     for kernel in kernels:
         stages = compile_stages(kernel, architecture)
-        for suffix, text in (("ttir", stages.ttir), ("ttgir", stages.ttgir), ("ptx", stages.ptx)):
+        texts = {"py": _python(kernel), "ttir": stages.ttir, "ttgir": stages.ttgir, "ptx": stages.ptx}
+        for suffix, text in texts.items():
             (folder / f"{kernel.sym_name.data}.{suffix}").write_text(text)
+
+
+def _python(kernel: tt.FuncOp) -> str:
+    """Return a kernel as Triton's Python, or a comment that says what that has no words for."""
+    from tilewright.backends.triton.python_source import emit_python
+    from tilewright.backends.triton.python_values import SourceError
+
+    try:
+        return emit_python([kernel])
+    except SourceError as error:
+        return f"# {error}\n"
 
 
 def _device_number(module: ModuleOp, kernels: Sequence[tt.FuncOp]) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +138,16 @@ def test_dynamic_sizes(simulator: Simulator) -> None:
     for sizes in ((3, 5), (40, 100), (7, 300)):
         x = torch.randn(sizes)
         torch.testing.assert_close(g(x), f(x))
+
+
+def test_dump(simulator: Simulator, tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="kernels are dumped as Triton compiles them")
+    x = torch.randn(7, 100)
+    torch.testing.assert_close(on_cuda(lambda x: x.softmax(-1), dump=str(tmp_path))(x), x.softmax(-1))
+    (folder,) = tmp_path.iterdir()
+    marks = {"py": "@triton.jit", "ttir": "tt.load", "ttgir": "ttg.", "ptx": ".visible .entry softmax_0"}
+    for suffix, mark in marks.items():
+        assert mark in (folder / f"softmax_0.{suffix}").read_text()
 
 
 def test_the_pipeline_is_that_of_the_device() -> None:
