@@ -36,6 +36,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dialects.operand_syntax import parse_operands
 from tilewright.dialects.type_guards import is_integer, is_tensor, is_vector
 
 
@@ -140,10 +141,7 @@ class SelectOp(arith.SelectOp):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        operands = [parser.parse_unresolved_operand()]
-        for _ in range(2):
-            parser.parse_punctuation(",")
-            operands.append(parser.parse_unresolved_operand())
+        operands = parse_operands(parser, 3)
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
         start = parser.pos

@@ -14,36 +14,17 @@ from xdsl.dialects.builtin import Float32Type, Float64Type
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.dialects.math_functions import C_FUNCTIONS
+
 LIBRARY = "libdevice"
 
 MATH: Mapping[type[Operation], str] = MappingProxyType(
     {
-        math.AcosOp: "acos",
-        math.AcoshOp: "acosh",
-        math.AsinOp: "asin",
-        math.AsinhOp: "asinh",
-        math.AtanOp: "atan",
-        math.Atan2Op: "atan2",
-        math.AtanhOp: "atanh",
+        **C_FUNCTIONS,
         math.CopySignOp: "copysign",
-        math.CosOp: "cos",
-        math.CoshOp: "cosh",
-        math.ErfOp: "erf",
-        math.ExpOp: "exp",
-        math.Exp2Op: "exp2",
-        math.ExpM1Op: "expm1",
-        math.LogOp: "log",
-        math.Log10Op: "log10",
-        math.Log1pOp: "log1p",
-        math.Log2Op: "log2",
-        math.PowFOp: "pow",
         math.RoundOp: "round",
         math.RoundEvenOp: "rint",
         math.RsqrtOp: "rsqrt",
-        math.SinOp: "sin",
-        math.SinhOp: "sinh",
-        math.TanOp: "tan",
-        math.TanhOp: "tanh",
         math.TruncOp: "trunc",
     }
 )

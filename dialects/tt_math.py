@@ -24,6 +24,7 @@ from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.arith_tensor import element_of, like
+from tilewright.dialects.operand_syntax import parse_operands
 from tilewright.dialects.tt_types import GivesBlocks, PointerType, shape_of, verify_choice, verify_same
 from tilewright.dialects.type_guards import is_integer, is_integer_constant
 
@@ -56,10 +57,7 @@ class DotOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        names = [parser.parse_unresolved_operand()]
-        for _ in range(2):
-            parser.parse_punctuation(",")
-            names.append(parser.parse_unresolved_operand())
+        names = parse_operands(parser, 3)
         precision = _parse_word(parser, "inputPrecision")
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")
@@ -219,10 +217,7 @@ class ClampfOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        names = [parser.parse_unresolved_operand()]
-        for _ in range(2):
-            parser.parse_punctuation(",")
-            names.append(parser.parse_unresolved_operand())
+        names = parse_operands(parser, 3)
         rule = _parse_word(parser, "propagateNan")
         if rule is None:
             parser.raise_error("expected `, propagateNan = `")

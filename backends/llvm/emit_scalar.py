@@ -28,6 +28,7 @@ from tilewright.dialects.arith_tensor import REPLACED
 from tilewright.dialects.cpu_random import RandomOp as RandomRunOp
 from tilewright.dialects.loop_random import RandomOp
 from tilewright.dialects.loop_scalar import CastOp, CmpOp, IntrinsicOp, SelectOp, like
+from tilewright.dialects.math_functions import C_FUNCTIONS
 
 Emit = Callable[[FunctionText, Operation], str]
 
@@ -71,30 +72,6 @@ _INTRINSIC: dict[type[Operation], str] = {
     math.FmaOp: "fma",
     math.CopySignOp: "copysign",
     math.CtPopOp: "ctpop",
-}
-_MATH: dict[type[Operation], str] = {
-    math.AcosOp: "acos",
-    math.AcoshOp: "acosh",
-    math.AsinOp: "asin",
-    math.AsinhOp: "asinh",
-    math.AtanOp: "atan",
-    math.Atan2Op: "atan2",
-    math.AtanhOp: "atanh",
-    math.CosOp: "cos",
-    math.CoshOp: "cosh",
-    math.ErfOp: "erf",
-    math.ExpOp: "exp",
-    math.Exp2Op: "exp2",
-    math.ExpM1Op: "expm1",
-    math.LogOp: "log",
-    math.Log10Op: "log10",
-    math.Log1pOp: "log1p",
-    math.Log2Op: "log2",
-    math.PowFOp: "pow",
-    math.SinOp: "sin",
-    math.SinhOp: "sinh",
-    math.TanOp: "tan",
-    math.TanhOp: "tanh",
 }
 _CONVERT: dict[type[Operation], str] = {
     arith.ExtFOp: "fpext",
@@ -154,7 +131,7 @@ def _intrinsic(fn: FunctionText, op: Operation) -> str:
 
 
 def _math(fn: FunctionText, op: Operation) -> str:
-    return fn.math(_MATH[type(op)], op.results[0].type, *(fn.name(o) for o in op.operands))
+    return fn.math(C_FUNCTIONS[type(op)], op.results[0].type, *(fn.name(o) for o in op.operands))
 
 
 def _resize_float(fn: FunctionText, op: Operation) -> str:
@@ -319,7 +296,7 @@ EMITTERS: dict[type[Operation], Emit] = {
     **dict.fromkeys(_BINARY, _binary),
     **dict.fromkeys(_FLOAT_BINARY, _float_binary),
     **dict.fromkeys(_INTRINSIC, _intrinsic),
-    **dict.fromkeys(_MATH, _math),
+    **dict.fromkeys(C_FUNCTIONS, _math),
     **dict.fromkeys(_CONVERT, _convert),
     **dict.fromkeys(_RESIZE, _resize_float),
     arith.ConstantOp: _constant,

@@ -33,8 +33,7 @@ def shape_of(value: SSAValue) -> Shape:
 
 def element_of(value: SSAValue) -> Attribute:
     """Return the type of one element of a value."""
-    kind = value.type
-    return kind.element_type if is_tensor(kind) else kind
+    return arith_tensor.element_of(value.type)
 
 
 def shaped(element: Attribute, shape: Shape) -> Attribute:
