@@ -26,6 +26,7 @@ PASSES: dict[str, str] = {
     "merge-kernels": "tilewright.passes.merge_kernels:MergeKernelsPass",
     "order-writes": "tilewright.passes.order_writes:OrderWritesPass",
     "outline-kernels": "tilewright.passes.outline_kernels:OutlineKernelsPass",
+    "pad-matmuls": "tilewright.passes.pad_matmuls:PadMatmulsPass",
     "recompose-upsampling": "tilewright.passes.recompose_upsampling:RecomposeUpsamplingPass",
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "retarget": "tilewright.passes.retarget:RetargetPass",

@@ -15,6 +15,7 @@ from tilewright.passes import PASSES
 
 _GRAPH = (
     "fold-add-into-mm",  # before sums become loops
+    "pad-matmuls",  # before calls become nests: padding is one
     "recompose-upsampling",  # while positions are calls whose elements can be told
     "reinplace",  # before scatters become nests: what follows are nests, of which nobody can tell that they scatter
     "convert-aten-to-loop",  # whatever has no lowering stays a call of ATen

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from itertools import accumulate
 from math import prod
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
+from tilewright.dialects.aten import CallOp
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Mod, integer
 from tilewright.passes.lowering.body import Body, Index, Value
 from tilewright.passes.lowering.call import Call, Lowering, element_of, sizes_of, wrap_dim
 from tilewright.passes.lowering.errors import NotLoweredError
-from tilewright.passes.lowering.nest import ZERO, broadcast, copied, gathered
+from tilewright.passes.lowering.nest import ZERO, broadcast, copied, gathered, nest
 from tilewright.passes.lowering.positions import OUT_OF_RANGE, check_positions, load_at, load_position, out_of_bounds
 from tilewright.passes.lowering.views import position, reshaped, slice_bounds
 from tilewright.passes.lowering.windows import between
+
+_PRODUCTS = frozenset({"aten.mm.default", "aten.bmm.default", "aten.addmm.default", "aten.baddbmm.default"})
+_PERMUTE = "aten.permute.default"
+_LONG_ROW = 1024
+"""From how many elements on a row is a loop of its own on every target, not one of several in a block."""
 
 
 def _embedding(call: Call) -> Sequence[SSAValue]:
@@ -145,6 +152,8 @@ def _stack(call: Call) -> Sequence[SSAValue]:
 def _pad(call: Call) -> Sequence[SSAValue]:
     """Pad with a constant; a negative width crops. Widths come in pairs, those of the last dimension first."""
     source, widths = call.tensor("self"), call.sizes("pad") or ()
+    if _lengthens_rows(call, widths):
+        return _lengthened(call, source)
     sizes = sizes_of(source)
     last = len(sizes) - 1
     before = {last - n: width for n, width in enumerate(widths[::2])}
@@ -165,6 +174,37 @@ def _pad(call: Call) -> Sequence[SSAValue]:
         return _load_masked(b, source, places, mask, padding)
 
     return gathered(call, value)
+
+
+def _lengthens_rows(call: Call, widths: Sequence[Expr]) -> bool:
+    """Whether long rows get longer at their end, for a product of matrices, which no nest could do for itself."""
+    if len(widths) < 2 or not widths[1].is_positive or any(w != 0 for d, w in enumerate(widths) if d != 1):
+        return False
+    last = sizes_of(call.tensor("self"))[-1]
+    readers = [use.operation for use in call.op.results[0].uses]
+    readers += [use.operation for op in readers if _is_call_of(op, {_PERMUTE}) for use in op.results[0].uses]
+    if not (last.is_Integer and int(last) >= _LONG_ROW):
+        return False
+    return all(_is_call_of(op, {_PERMUTE, *_PRODUCTS}) for op in readers)
+
+
+def _is_call_of(op: Operation, operators: AbstractSet[str]) -> bool:
+    return isinstance(op, CallOp) and op.operator in operators
+
+
+def _lengthened(call: Call, source: SSAValue) -> Sequence[SSAValue]:
+    """Fill rows up to their new end, in a loop behind the one that copies them: fusion lets that one be the loop that
+    computes them."""
+    *outer, size = sizes_of(source)
+    longer = layout_of(call.result).sizes[-1]
+
+    def fill(body: Body, row: Index, destinations: Sequence[Value]) -> None:
+        padding = body.constant(call.number("value"), body.element, rounded=True)
+        target = destinations[0]
+        body.loop([size], lambda b, i: b.store_as(b.load(source, [*row, *i]), target, [*row, *i]))
+        body.loop([longer - size], lambda b, i: b.store_as(padding, target, [*row, size + i[0]]))
+
+    return nest(call, call.result.element_type, outer, [call.result], fill)
 
 
 def _may_be_positive(width: Expr) -> bool:

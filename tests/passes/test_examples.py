@@ -27,6 +27,7 @@ PASSES = [
     "loop-split-tails",
     "loop-tile-blocks",
     "order-writes",
+    "pad-matmuls",
     "reinplace",
     "retarget",
     "tt-cse",
