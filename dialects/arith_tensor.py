@@ -1,7 +1,8 @@
-"""xDSL's `arith`, where compare, select and integer casts take tensors too.
+"""xDSL's `arith`, where compare, select and casts of integers take tensors too, and casts of floats are verified.
 
-MLIR allows tensors in every elementwise operation of `arith`; xDSL restricts these to scalars. The classes here keep
-xDSL's names and syntax and are subclasses of its own, so code for scalars holds. `Arith` is the dialect that our tools
+MLIR allows tensors in every elementwise operation of `arith`; xDSL restricts these to scalars, and lets floats be
+widened to narrower ones and to tensors. The classes here keep xDSL's names and syntax and are subclasses of its own, so
+code for scalars holds. `Arith` is the dialect that our tools
 register, and `like` makes the types.
 """
 
@@ -12,6 +13,7 @@ from typing import ClassVar, Self
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
     AnyFloatConstr,
+    FixedBitwidthType,
     IntegerAttr,
     IntegerType,
     TensorType,
@@ -37,7 +39,7 @@ from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.operand_syntax import parse_operands
-from tilewright.dialects.type_guards import is_integer, is_tensor, is_vector
+from tilewright.dialects.type_guards import is_tensor, is_vector
 
 
 def like(kind: Attribute, element: Attribute) -> Attribute:
@@ -172,9 +174,9 @@ def _verify_cast(op: Operation) -> None:
 def _verify_resize(op: Operation, *, wider: bool) -> None:
     _verify_cast(op)
     source, target = element_of(op.operands[0].type), element_of(op.results[0].type)
-    assert is_integer(source)
-    assert is_integer(target)
-    if source.width.data == target.width.data or wider != (source.width.data < target.width.data):
+    assert isinstance(source, FixedBitwidthType)
+    assert isinstance(target, FixedBitwidthType)
+    if source.bitwidth == target.bitwidth or wider != (source.bitwidth < target.bitwidth):
         raise VerifyException(
             f"`{op.name}` of {source} gives a {'wider' if wider else 'narrower'} type, found {target}"
         )
@@ -269,15 +271,41 @@ class ExtUIOp(arith.ExtUIOp):
         _verify_resize(self, wider=True)
 
 
+@irdl_op_definition
+class ExtFOp(arith.ExtFOp):
+    """`%r = arith.extf %a : tensor<16xf16> to tensor<16xf32>`."""
+
+    input = operand_def(_FLOATS)
+    result = result_def(_FLOATS)
+    assembly_format = None
+
+    def verify_(self) -> None:
+        _verify_resize(self, wider=True)
+
+
+@irdl_op_definition
+class TruncFOp(arith.TruncFOp):
+    """`%r = arith.truncf %a : tensor<16xf32> to tensor<16xf16>`, rounded to the nearest, ties to even."""
+
+    input = operand_def(_FLOATS)
+    result = result_def(_FLOATS)
+    assembly_format = None
+
+    def verify_(self) -> None:
+        _verify_resize(self, wider=False)
+
+
 REPLACED: dict[type[Operation], type[Operation]] = {
     arith.CmpfOp: CmpfOp,
     arith.CmpiOp: CmpiOp,
+    arith.ExtFOp: ExtFOp,
     arith.ExtSIOp: ExtSIOp,
     arith.ExtUIOp: ExtUIOp,
     arith.FPToSIOp: FPToSIOp,
     arith.FPToUIOp: FPToUIOp,
     arith.SIToFPOp: SIToFPOp,
     arith.SelectOp: SelectOp,
+    arith.TruncFOp: TruncFOp,
     arith.TruncIOp: TruncIOp,
     arith.UIToFPOp: UIToFPOp,
 }

@@ -1,11 +1,15 @@
-"""Verify a module: what xDSL's verifier checks, and what it does not: dominance and the attributes of functions."""
+"""Verify a module: what xDSL's verifier checks, and what it does not.
+
+That is dominance, the attributes of functions, and what the branches of `scf.if` give.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from xdsl.dialects import scf
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.irdl.dominance import DominanceInfo
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
@@ -34,17 +38,29 @@ def verify_module(module: Operation) -> None:
         verify_dominance(module)
         raise
     for op in module.walk():
-        if isinstance(op, FuncOp):
-            _verify_attributes(op)
+        try:
+            _verify_more(op)
+        except VerifyException as error:
+            raise InvalidOperation(op, str(error)) from None
     verify_dominance(module)
 
 
-def _verify_attributes(function: FuncOp) -> None:
-    try:
-        verify_program(function)
-        errors_of(function)
-    except VerifyException as error:
-        raise InvalidOperation(function, str(error)) from None
+def _verify_more(op: Operation) -> None:
+    """Raise `VerifyException` for what the operation's own verifier does not look at."""
+    if isinstance(op, FuncOp):
+        verify_program(op)
+        errors_of(op)
+    elif isinstance(op, scf.IfOp):
+        expected = [r.type for r in op.results]
+        for region in op.regions:
+            last = region.block.last_op if region.blocks else None
+            found = [] if last is None else [o.type for o in last.operands]
+            if found != expected and (region.blocks or expected):
+                raise VerifyException(f"`scf.if` of {_types(expected)} has a branch that yields {_types(found)}")
+
+
+def _types(kinds: Sequence[Attribute]) -> str:
+    return f"({', '.join(str(kind) for kind in kinds)})"
 
 
 def invalid_operations(root: Operation) -> Iterator[InvalidOperation]:
@@ -57,9 +73,7 @@ def invalid_operations(root: Operation) -> Iterator[InvalidOperation]:
             yield InvalidOperation(root, f"`{root.name}` has an empty block, expected a terminator")
     try:
         root.verify(verify_nested_ops=False)
-        if isinstance(root, FuncOp):
-            verify_program(root)
-            errors_of(root)
+        _verify_more(root)
     except VerifyException as error:
         yield InvalidOperation(root, str(error))
 

@@ -86,7 +86,7 @@ _CONVERT: dict[type[Operation], str] = {
     arith.BitcastOp: "bitcast",
 }
 _CONVERT.update({ours: _CONVERT[theirs] for theirs, ours in REPLACED.items() if theirs in _CONVERT})
-_RESIZE = (arith.ExtFOp, arith.TruncFOp)
+_RESIZE = (arith.ExtFOp, arith.TruncFOp, REPLACED[arith.ExtFOp], REPLACED[arith.TruncFOp])
 _CMPI = ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge")
 _CMPF = (
     "false",

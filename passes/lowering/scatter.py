@@ -76,7 +76,7 @@ class Scatter:
     def write(
         self, call: Call, out: Tensor, start: SSAValue, combiner: str | None, *, reset: bool
     ) -> Sequence[SSAValue]:
-        """Do as `emit`, for a result of type `out`."""
+        """Do as `emit`, for a result of type `out`, which `value` emits elements of."""
         layout = layout_of(out)
         rank = len(layout.sizes)
         combiner = None if combiner is None else on_dtype(combiner, out.element_type)
@@ -102,7 +102,7 @@ class Scatter:
                 scan(lambda b, i, k, j: b.constant(neutral, out.element_type), None)
             scan(self.value, combiner)
 
-        return nest(call, out.element_type, around, [out], fill, start)
+        return nest(call, call.result.element_type, around, [out], fill, start)
 
 
 def _identity(combiner: str, element: Attribute) -> Number:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from xdsl.dialects import arith
 from xdsl.dialects.builtin import (
     AnyFloat,
     BFloat16Type,
@@ -101,7 +100,7 @@ def _resize_float(b: TensorBuilder, value: SSAValue, source: AnyFloat, target: A
     if f32 not in (source, target):
         return convert(b, convert(b, value, f32), target)
     wider = source.bitwidth < target.bitwidth
-    return b.apply(arith.ExtFOp if wider else arith.TruncFOp, value, result=target)
+    return b.apply(arith_tensor.ExtFOp if wider else arith_tensor.TruncFOp, value, result=target)
 
 
 def _resize_8_bits(b: TensorBuilder, value: SSAValue, source: AnyFloat, target: AnyFloat) -> SSAValue:

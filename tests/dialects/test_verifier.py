@@ -86,6 +86,18 @@ INVALID = {
           func.return }""",
         "operand 0 of `cpu.parallel`, a name that means nothing there, is not defined where it is used",
     ),
+    "a branch of another type": (
+        """func.func @f(%c : i1, %a : f32, %b : bf16) {
+          %r = "scf.if"(%c) ({ scf.yield %a : f32 }, { scf.yield %b : bf16 }) : (i1) -> f32
+          func.return }""",
+        "`scf.if` of (f32) has a branch that yields (bf16)",
+    ),
+    "a branch that is missing": (
+        """func.func @f(%c : i1, %a : f32) {
+          %r = "scf.if"(%c) ({ scf.yield %a : f32 }, {}) : (i1) -> f32
+          func.return }""",
+        "`scf.if` of (f32) has a branch that yields ()",
+    ),
 }
 
 

@@ -1,6 +1,8 @@
 """A GPU that is not there: programs are compiled for CUDA, and their kernels run by the reference interpreter.
 
-The tensors are on the CPU. Each graph is lowered to kernels once, and from that text on for both targets.
+The tensors are on the CPU, but a graph says CUDA from the first pass on, since much is decided before there are
+kernels: where half precision rounds, which reductions are split, what is fused. Each graph is lowered to kernels once,
+and from that text on for both targets.
 """
 
 # torch's own functions carry few types.
@@ -24,7 +26,6 @@ from tilewright.backends.reference import host, run_function
 from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.tt_launch import run_programs
 from tilewright.dialects import loop, tt
-from tilewright.dialects.verifier import verify_module
 from tilewright.frontends.aot import GraphFunction, trace_and_compile
 from tilewright.frontends.fx import import_graph
 from tilewright.passes.pipelines import PIPELINES
@@ -35,6 +36,7 @@ from tilewright.tools.torch_compile import none_outputs, with_none_outputs
 from tilewright.tools.universe import make_context
 
 _SHARED = f"{PIPELINES['graph']},{PIPELINES['buffers']}"
+_TO_CUDA, _TO_CPU = 'retarget{device="cuda:0"}', 'retarget{device="cpu"}'
 
 
 def read(text: str) -> ModuleOp:
@@ -91,11 +93,10 @@ class EmulatedDevice:
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], kind: str) -> GraphFunction:
         imported = import_graph(graph, inputs)
         missing = none_outputs(imported.module)
-        run_passes(imported.module, make_context(), _SHARED)
+        run_passes(imported.module, make_context(), f"{_TO_CUDA},{_SHARED}", verify=True)
         text = str(imported.module)
         cuda = read(text)
-        run_passes(cuda, make_context(), f'retarget{{device="cuda:0"}},{PIPELINES["tt"]}', verify=True)
-        verify_module(cuda)
+        run_passes(cuda, make_context(), PIPELINES["tt"], verify=True)
         left = [op.sym_name.data for op in cuda.ops if isinstance(op, loop.KernelOp)]
         assert not left, f"kernels that are not lowered: {left}"
         self.texts.append(text)
@@ -124,4 +125,5 @@ class EmulatedDevice:
         everything = PIPELINES[f"cpu-{native_target().vector_bits}"]
         rest = everything.removeprefix(_SHARED + ",")
         assert rest != everything
-        return compile_module(read(text), make_context(), Options(pipeline=rest), constants).program.run_boxed
+        options = Options(pipeline=f"{_TO_CPU},{rest}")
+        return compile_module(read(text), make_context(), options, constants).program.run_boxed

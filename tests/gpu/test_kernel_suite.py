@@ -74,7 +74,18 @@ def test_f32(name: str) -> None:
     assert checked(name).kernels
 
 
-IN_F16 = ("softmax", "layer norm", "gelu chain", "cross entropy", "sum of columns", "scatter", "casts")
+IN_F16 = (
+    "softmax",
+    "layer norm",
+    "gelu chain",
+    "cross entropy",
+    "sum of columns",
+    "embedding",
+    "gather",
+    "index",
+    "scatter",
+    "casts",
+)
 
 
 @pytest.mark.slow

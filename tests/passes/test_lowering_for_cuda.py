@@ -29,7 +29,7 @@ def on_cuda(program: Callable[[*Ts], Any], *args: *Ts) -> Tensor:
     table = dict(decomposition_table())
     graph = import_graph(make_fx(program, tracing_mode="fake", decomposition_table=table)(*args))
     passes = 'retarget{device="cuda:0"},convert-aten-to-loop,retarget{device="cpu"}'
-    run_passes(graph.module, make_context(), passes)
+    run_passes(graph.module, make_context(), passes, verify=True)
     assert calls(graph.module) == []
     inputs: Any = args
     (result,) = run_function(graph.module, [*inputs, *graph.constants])
