@@ -59,8 +59,8 @@ RENAMED = """
 FORMULAS = """
     _prelu_kernel.default addr.default celu.default elu.default frac.default
     glu.default hardshrink.default hardsigmoid.default hardswish.default heaviside.default leaky_relu.default
-    lerp.Scalar lerp.Tensor log_sigmoid_forward.default logaddexp.default logaddexp2.default mish.default
-    nan_to_num.default silu.default sinc.default softplus.default special_entr.default special_log_ndtr.default
+    log_sigmoid_forward.default logaddexp.default logaddexp2.default mish.default nan_to_num.default
+    silu.default sinc.default softplus.default special_entr.default special_log_ndtr.default
     special_xlog1py.default special_xlog1py.other_scalar special_xlog1py.self_scalar
 
     _prelu_kernel_backward.default elu_backward.default glu_backward.default hardsigmoid_backward.default
@@ -81,7 +81,8 @@ FORMULAS = """
 
 In half precision the elementwise ones convert to float32, compute, and round once. That is where eager rounds, but for
 `addr`, `entr` and `xlog1py`, where eager rounds each step. `logit`, `sigmoid_backward` and `xlogy` are not listed for
-that reason, nor are `addcdiv`, `addcmul` and `tanh_backward`, whose steps CUDA's kernels order or round differently.
+that reason, nor are `addcdiv`, `addcmul`, `lerp` and `tanh_backward`, whose steps CUDA's kernels order or round
+differently.
 `softshrink`, `threshold` and `hardtanh_backward` are not because the stock formulas round the bounds, which eager does
 not.
 """

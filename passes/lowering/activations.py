@@ -107,7 +107,11 @@ def _hardshrink(b: Body, x: Value) -> Value:
 
 
 def _threshold(b: Body, x: Value) -> Value:
-    return b.select(b.compare("le", x, b.argument("threshold")), b.argument("value"), x)
+    return b.select(_is_at_most_threshold(b, x), b.argument("value"), x)
+
+
+def _is_at_most_threshold(b: Body, x: Value) -> Value:
+    return b.compare("le", x, b.argument("threshold", rounded=b.call.on_cuda))
 
 
 def _prelu(b: Body, x: Value, weight: Value) -> Value:
@@ -161,7 +165,7 @@ def _gelu_tanh_backward(b: Body, grad: Value, x: Value) -> Value:
 
 
 def _threshold_backward(b: Body, grad: Value, x: Value) -> Value:
-    return b.select(b.compare("le", x, b.argument("threshold")), b.constant(0), grad)
+    return b.select(_is_at_most_threshold(b, x), b.constant(0), grad)
 
 
 def _hardtanh_backward(b: Body, grad: Value, x: Value) -> Value:

@@ -17,23 +17,23 @@ from tilewright.passes.lowering.errors import NotLoweredError
 _PAIR = ("self", "other")
 
 
-def _scaled(b: Body, x: Value) -> Value:
-    """Emit the product of `x` with the argument `alpha`."""
-    if not b.call.has("alpha"):
-        return x
-    return b.mul(b.argument("alpha", rounded=not b.call.on_cuda), x)
+def _alpha(b: Body) -> Value:
+    """Return the argument `alpha` as eager takes it."""
+    return b.argument("alpha", rounded=not b.call.on_cuda)
 
 
 def _add(b: Body, x: Value, y: Value) -> Value:
-    return b.add(x, _scaled(b, y))
+    return b.add_product(x, _alpha(b), y) if b.call.has("alpha") else b.add(x, y)
 
 
 def _sub(b: Body, x: Value, y: Value) -> Value:
-    return b.sub(x, _scaled(b, y))
+    if not b.call.has("alpha"):
+        return b.sub(x, y)
+    return b.add_product(x, b.neg(_alpha(b)), y) if b.call.on_cuda else b.sub(x, b.mul(_alpha(b), y))
 
 
 def _rsub(b: Body, x: Value, y: Value) -> Value:
-    return b.sub(y, _scaled(b, x))
+    return _sub(b, y, x)
 
 
 def _math(operation: type[Operation]) -> BinaryRule:
@@ -106,7 +106,10 @@ def _power_by_number(b: Body, x: Value) -> Value:
         return b.reciprocal(x)
     if exponent == -2:
         return b.reciprocal(_power_rounded(b, b.mul(x, x)))
-    if exponent in (0.5, -0.5) and not isinstance(b.element, Float16Type):
+    # Eager's kernels have roots, but on the CPU for f16; those of -infinity and -0 are no powers.
+    if exponent in (0.5, -0.5) and (b.call.on_cuda or not isinstance(b.element, Float16Type)):
+        if exponent == -0.5 and b.call.on_cuda:
+            return b.math(math.RsqrtOp, x)
         root = b.math(math.SqrtOp, x)
         return root if exponent == 0.5 else b.reciprocal(root)
     return b.math(math.PowFOp, x, b.argument("exponent", rounded=True))
@@ -170,34 +173,40 @@ def _clamp_max(b: Body, x: Value, high: Value) -> Value:
     return b.clamp(x, None, high)
 
 
-def _scaled_pair(b: Body, combine: Callable[[Value, Value], Value], y: Value, z: Value) -> Value:
-    """Emit the product or quotient of two values times the argument `value`: on the CPU that comes first."""
-    if not b.call.has("value"):
-        return combine(y, z)
+def _add_scaled(b: Body, x: Value, combine: Callable[[Value, Value], Value], y: Value, z: Value) -> Value:
+    """Emit the sum of x and a product or quotient times the argument `value`: on the CPU that comes first."""
     value = b.argument("value")
-    return b.mul(value, combine(y, z)) if b.call.on_cuda else combine(b.mul(value, y), z)
+    return b.add_product(x, value, combine(y, z)) if b.call.on_cuda else b.add(x, combine(b.mul(value, y), z))
 
 
 def _addcmul(b: Body, x: Value, y: Value, z: Value) -> Value:
-    return b.add(x, _scaled_pair(b, b.mul, y, z))
+    return b.add_product(x, y, z) if b.call.number("value") == 1 else _add_scaled(b, x, b.mul, y, z)
 
 
 def _fma(b: Body, x: Value, y: Value, z: Value) -> Value:
-    """Emit what Dynamo writes for `addcmul_` and `addcdiv_`: as there, and as ATen computes it, not fused."""
-    return b.add(b.mul(x, y), z)
+    """Emit what Dynamo writes for `addcmul_` and `addcdiv_`, as ATen computes it."""
+    return b.add_product(z, x, y)
 
 
 def _addcdiv(b: Body, x: Value, y: Value, z: Value) -> Value:
-    return b.add(x, _scaled_pair(b, b.div, y, z))
+    return b.add(x, b.div(y, z)) if b.call.number("value") == 1 else _add_scaled(b, x, b.div, y, z)
 
 
 def _lerp(b: Body, start: Value, end: Value, weight: Value) -> Value:
     """Emit the interpolation, from the end that is nearer."""
     difference = b.sub(end, start)
-    near = b.compare("lt", b.math(math.AbsFOp, weight), 0.5)
-    from_start = b.add(start, b.mul(weight, difference))
-    from_end = b.sub(end, b.mul(difference, b.sub(b.constant(1), weight)))
-    return b.select(near, from_start, from_end)
+
+    def from_start() -> Value:
+        return b.add_product(start, weight, difference)
+
+    def from_end() -> Value:
+        rest = b.sub(b.constant(1), weight)
+        return b.add_product(end, b.neg(difference), rest) if b.call.on_cuda else b.sub(end, b.mul(difference, rest))
+
+    number = b.call.operand("weight")
+    if isinstance(number, (int, float)):
+        return from_start() if abs(number) < 0.5 else from_end()
+    return b.select(b.compare("lt", b.math(math.AbsFOp, weight), 0.5), from_start(), from_end())
 
 
 def _masked_fill(b: Body, x: Value, mask: Value, value: Value) -> Value:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import isfinite, isnan
 from typing import Any, TypeAlias
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, IntegerType, f32, i1, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -94,10 +94,8 @@ class Body:
             raise NotLoweredError(f"{value} as an integer")
         if not isinstance(value, (bool, int, float)):
             return self.cast(self.cast_register(self.index_value(value), i64), i64, kind)
-        if is_float(kind):
-            attribute = _constant(float(value), kind)
-        else:
-            attribute = _constant(value != 0 if is_bool(kind) else int(value), kind)
+        number = float(value) if is_float(kind) else value != 0 if is_bool(kind) else int(value)
+        attribute = _constant(number, kind)
         found = self._constants.get(attribute)
         if found is None:
             op = arith.ConstantOp.create(result_types=(register_type(kind),), properties={"value": attribute})
@@ -171,6 +169,11 @@ class Body:
 
     def mul(self, x: Value, y: Value) -> Value:
         return self._binary(arith.MulfOp, arith.MuliOp, arith.AndIOp, x, y, _NO_OVERFLOW)
+
+    def add_product(self, x: Value, y: Value, z: Value) -> Value:
+        """Return `x + y * z`: of floats rounded once on CUDA, since eager's kernels are compiled that way."""
+        fused = self.call.on_cuda and is_float(x.type)
+        return self.math(math.FmaOp, y, z, x) if fused else self.add(x, self.mul(y, z))
 
     def div(self, x: Value, y: Value) -> Value:
         """Divide floats."""

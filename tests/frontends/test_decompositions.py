@@ -80,8 +80,6 @@ FORMULAS: dict[str, tuple[Any, ...]] = {
     "elu.default": (values(40) - 0.5, 0.7, 1.3, 0.9),
     "glu.default": (values(4, 10) * 4,),
     "hardswish.default": (values(40) * 8 - 4,),
-    "lerp.Scalar": (values(40), values(40) * 3, 0.3),
-    "lerp.Tensor": (values(40), values(40) * 3, values(40)),
     "logaddexp.default": (values(40), values(40) * 3),
     "logaddexp2.default": (values(40), values(40) * 3),
     "mish.default": (values(40) * 3,),

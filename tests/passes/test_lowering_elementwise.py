@@ -135,6 +135,15 @@ ONE_ROUNDING_APART = {
 SIGNS = {"copysign", "signbit"}
 ROUNDED_STEPS = {"div, floor", "floor_divide"}
 """Eager rounds each step of a floor division of 16-bit floats, which may cost one; a nest rounds its result."""
+APART_ON_A_DEVICE = {
+    # The last bits of libdevice's functions, and what eager's kernels fuse inside of a gradient or a logarithm.
+    **dict.fromkeys(("atan", "atan2"), 4),
+    **dict.fromkeys(("celu", "logaddexp2", "mish_backward", "pow of number", "silu_backward"), 1),
+    # `exp` and division of the hardware.
+    **dict.fromkeys(("exp", "sigmoid", "silu"), 2),
+    **dict.fromkeys(ROUNDED_STEPS, 77),
+}
+"""How many of 65536 numbers or pairs round in another way than eager's on an H200; where not listed, none."""
 
 
 def all_values(dtype: torch.dtype) -> Tensor:
@@ -180,16 +189,20 @@ def differing(result: Tensor, expected: Tensor) -> Tensor:
     return (result != expected) & ~((result != result) & (expected != expected))
 
 
+def allowed(name: str) -> int:
+    """Return how many numbers may be rounded in another way."""
+    if adapter.device is not None and adapter.device.type != "cpu":
+        return APART_ON_A_DEVICE.get(name, 0)
+    return 1000 if name in ROUNDED_STEPS else 20 if name in ONE_ROUNDING_APART else 0
+
+
 def compare_halves(name: str, pairs: list[tuple[Tensor, Tensor]]) -> None:
     for result, expected in pairs:
         assert result.dtype == expected.dtype
         if name in EAGER_IS_COARSER:
             assert_close([(result, expected)], rtol=1e-2, atol=EAGER_IS_COARSER[name])
         else:
-            wrong = int(differing(result, expected).sum())
-            # A device's own functions differ in the last bits of f32: few round differently.
-            apart = name in ONE_ROUNDING_APART or adapter.device is not None
-            assert wrong <= (1000 if name in ROUNDED_STEPS else 20 if apart else 0)
+            assert int(differing(result, expected).sum()) <= allowed(name)
 
 
 @pytest.mark.slow

@@ -42,21 +42,36 @@ def wide(x: Tensor, y: Tensor, function: Callable[[Tensor, Tensor], Tensor]) -> 
     return function(x.float(), y.float()).to(x.dtype)
 
 
+def fused(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    """Compute `x + y * z` as one operation of f32; f64 has the product exactly."""
+    return (x.double() + y.double() * z.double()).float()
+
+
 TENTH = torch.tensor(0.1)
 FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Tensor, Tensor], Tensor]]] = {
     "add": (lambda x, y: aten.add(x, 0.1), lambda x, y: wide(x, y, lambda x, y: x + 0.1)),
     "rsub": (lambda x, y: aten.rsub(x, 0.1), lambda x, y: wide(x, y, lambda x, y: 0.1 - x)),
-    "add, scaled": (lambda x, y: aten.add(x, y, alpha=0.1), lambda x, y: wide(x, y, lambda x, y: x + TENTH * y)),
+    "add, scaled": (lambda x, y: aten.add(x, y, alpha=0.1), lambda x, y: wide(x, y, lambda x, y: fused(x, TENTH, y))),
+    "addcdiv": (
+        lambda x, y: aten.addcdiv(x, y, x, value=0.1),
+        lambda x, y: wide(x, y, lambda x, y: fused(x, TENTH, y / x)),
+    ),
     "addcmul": (
         lambda x, y: aten.addcmul(x, y, y, value=0.1),
-        lambda x, y: wide(x, y, lambda x, y: x + TENTH * (y * y)),
+        lambda x, y: wide(x, y, lambda x, y: fused(x, TENTH, y * y)),
     ),
     "hardtanh_backward": (
         lambda g, x: aten.hardtanh_backward(g, x, -0.1, 0.3),
         lambda g, x: wide(g, x, lambda g, x: torch.where((x <= -0.1) | (x >= 0.3), 0, g)),
     ),
     "logit": (lambda x, y: aten.logit(x, 0.1), lambda x, y: wide(x, y, lambda x, y: torch.logit(x, 0.1))),
+    "lerp": (
+        lambda x, y: aten.lerp(x, y, 0.1),
+        lambda x, y: wide(x, y, lambda x, y: fused(x, TENTH, y - x)),
+    ),
     "pow": (lambda x, y: aten.pow(x, 3), lambda x, y: x * x * x),
+    "pow 1/2": (lambda x, y: aten.pow(x, 0.5), lambda x, y: wide(x, y, lambda x, y: x.sqrt())),
+    "pow -1/2": (lambda x, y: aten.pow(x, -0.5), lambda x, y: wide(x, y, lambda x, y: 1 / x.sqrt())),
     "sigmoid_backward": (aten.sigmoid_backward, lambda g, y: g * (1 - y) * y),
     "softshrink_backward": (
         lambda g, x: aten.softshrink_backward(g, x, 0.1),
@@ -65,7 +80,7 @@ FORMULAS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Tensor, Tensor], 
     "tanh_backward": (aten.tanh_backward, lambda g, y: g * (1 - y * y)),
     "threshold": (
         lambda x, y: aten.threshold(x, 0.1, 0.3),
-        lambda x, y: wide(x, y, lambda x, y: torch.where(x <= 0.1, 0.3, x)),
+        lambda x, y: torch.where(x <= TENTH.to(x.dtype), 0.3, x),
     ),
     "xlogy": (aten.xlogy, lambda x, y: wide(x, y, torch.xlogy)),
 }
