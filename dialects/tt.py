@@ -34,7 +34,16 @@ from xdsl.ir import Dialect
 
 from tilewright.dialects.tt_atomic import AtomicCASOp, AtomicRMWOp
 from tilewright.dialects.tt_elements import CatOp, GatherOp, HistogramOp, JoinOp, SplitOp
-from tilewright.dialects.tt_func import OURS, AssertOp, FuncOp, GetNumProgramsOp, GetProgramIdOp, ReturnOp
+from tilewright.dialects.tt_func import (
+    DIVISIBILITY,
+    NARROW_LIMIT,
+    OURS,
+    AssertOp,
+    FuncOp,
+    GetNumProgramsOp,
+    GetProgramIdOp,
+    ReturnOp,
+)
 from tilewright.dialects.tt_math import (
     BitcastOp,
     ClampfOp,
@@ -65,6 +74,8 @@ from tilewright.dialects.tt_shape import (
 from tilewright.dialects.tt_types import CachePolicyAttr, PointerType, pointee_of, shape_of
 
 __all__ = [
+    "DIVISIBILITY",
+    "NARROW_LIMIT",
     "OURS",
     "AddPtrOp",
     "AssertOp",

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     StringAttr,
     SymbolNameConstraint,
+    SymbolRefAttr,
     i1,
     i32,
     i64,
@@ -30,7 +31,7 @@ from xdsl.irdl import (
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
-from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface
+from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure, SymbolOpInterface, SymbolTable
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.arith_tensor import element_of
@@ -39,8 +40,14 @@ from tilewright.dialects.tt_types import PointerType, Writes, verify_choice
 from tilewright.dialects.type_guards import is_array, is_integer_constant
 
 AXES = ("x", "y", "z")
-OURS = ("grid", "symbols", "num_warps", "num_stages")
+OURS = ("grid", "symbols", "reach", "wide", "num_warps", "num_stages")
 """The attributes of a kernel that Triton does not see."""
+
+NARROW_LIMIT = 1 << 31
+"""What the reach of a kernel must stay below."""
+
+DIVISIBILITY = "tt.divisibility"
+"""The attribute of an argument that is expected to be a multiple of something."""
 
 _HEADER = ("sym_name", "function_type", "sym_visibility", "arg_attrs")
 
@@ -52,6 +59,10 @@ class FuncOp(IRDLOperation):
 
     Attributes that say how it is launched, all optional: `grid = #sym.expr<..>`, the number of programs over the
     symbols; `symbols = ["n0", ..]`, the names of the last arguments; `num_warps` and `num_stages`, i32.
+
+    A kernel with `reach = #sym.expr<..>`, over the symbols, is for sizes with which that is below 2**31. For all others
+    `wide = @k0_wide` names a kernel that does the same. A divisibility is expected of an argument, too, not promised:
+    who launches the kernel looks, and else has it compiled without.
     """
 
     name = "tt.func"
@@ -103,6 +114,24 @@ class FuncOp(IRDLOperation):
         """The number of programs, if the kernel says it."""
         given = self.attributes.get("grid")
         return given if isinstance(given, ExprAttr) else None
+
+    @property
+    def reach(self) -> ExprAttr | None:
+        """What must be below `NARROW_LIMIT`, if the kernel is not for all sizes."""
+        given = self.attributes.get("reach")
+        return given if isinstance(given, ExprAttr) else None
+
+    @property
+    def wide(self) -> FuncOp | None:
+        """The kernel for the sizes that this one is not for."""
+        given = self.attributes.get("wide")
+        found = SymbolTable.lookup_symbol(self, given) if isinstance(given, SymbolRefAttr) else None
+        return found if isinstance(found, FuncOp) else None
+
+    def divisor(self, position: int) -> int:
+        """Return what an argument is expected to be a multiple of."""
+        given = None if self.arg_attrs is None else self.arg_attrs.data[position].data.get(DIVISIBILITY)
+        return given.value.data if isinstance(given, IntegerAttr) else 1
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
@@ -158,14 +187,33 @@ class FuncOp(IRDLOperation):
         symbols = self.attributes.get("symbols")
         if symbols is not None:
             self._verify_symbols(symbols)
-        grid = self.attributes.get("grid")
-        if grid is None:
+        for name in ("grid", "reach"):
+            self._verify_expr(name)
+        self._verify_wide()
+
+    def _verify_expr(self, name: str) -> None:
+        given = self.attributes.get(name)
+        if given is None:
             return
-        if not isinstance(grid, ExprAttr):
-            raise VerifyException(f"`tt.func` has grid = {grid}, expected a `#sym.expr`")
-        unbound = [s.name for s in free_symbols([grid.expr]) if s.name not in self.symbol_names]
+        if not isinstance(given, ExprAttr):
+            raise VerifyException(f"`tt.func` has {name} = {given}, expected a `#sym.expr`")
+        unbound = [s.name for s in free_symbols([given.expr]) if s.name not in self.symbol_names]
         if unbound:
-            raise VerifyException(f"`tt.func` has a grid of the symbol `{unbound[0]}`, which it does not take")
+            raise VerifyException(f"`tt.func` has a {name} of the symbol `{unbound[0]}`, which it does not take")
+
+    def _verify_wide(self) -> None:
+        given = self.attributes.get("wide")
+        if (given is None) != (self.reach is None):
+            raise VerifyException("`tt.func` has a `reach` without `wide` or the other way round, expected both")
+        if given is None:
+            return
+        wide = self.wide
+        if wide is None:
+            raise VerifyException(f"`tt.func` has wide = {given}, which is no kernel of the module")
+        if wide.function_type != self.function_type or wide.symbol_names != self.symbol_names:
+            raise VerifyException(f"`tt.func` has wide = {given}, which takes other arguments")
+        if wide.reach is not None:
+            raise VerifyException(f"`tt.func` has wide = {given}, which is not for all sizes either")
 
     def _verify_symbols(self, symbols: Attribute) -> None:
         names = self.symbol_names

@@ -4,7 +4,8 @@ The loops of a nest become a grid of programs. A loop whose points are computed 
 tensors, along which a value that does not depend on it has size 1; a mask says which of its points are there. Other
 loops become `scf.for`. Reductions over blocks become `tt.reduce`, scans over blocks `tt.scan`; a reduction over many
 blocks combines them element by element and reduces once. Index expressions are split into what is the same for all
-points, a scalar, and the rest, in i32 if all offsets of the kernel fit.
+points, a scalar, and the rest, in i32 if all offsets of the kernel fit. Where that depends on sizes there are two
+functions: the one in i32 says how far its indices reach (`reach`), and which function takes over beyond (`wide`).
 
 Before:
 ```
@@ -47,12 +48,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr, SymbolRefAttr, i32, i64
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from tilewright.dialects import tt
+from tilewright.dialects.loop import KernelOp
+from tilewright.dialects.sym import ExprAttr
+from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.analysis.kernels import kernels_for
 from tilewright.passes.lowering_tt.kernel import KernelLowering
+from tilewright.passes.lowering_tt.width import index_reach
 
 
 @dataclass(frozen=True)
@@ -62,5 +68,32 @@ class ConvertLoopToTtPass(ModulePass):
     name = "convert-loop-to-tt"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        taken = {name.data for other in op.ops if isinstance(name := other.properties.get("sym_name"), StringAttr)}
         for kernel in kernels_for(op, "cuda"):
-            Rewriter.replace_op(kernel, KernelLowering(kernel).lower(), [])
+            functions = _lower(kernel)
+            for wide in functions[1:]:
+                _rename(wide, taken)
+                functions[0].attributes["wide"] = SymbolRefAttr(wide.sym_name)
+            Rewriter.replace_op(kernel, functions, [])
+
+
+def _lower(kernel: KernelOp) -> list[tt.FuncOp]:
+    """Return the function of a kernel, and if it is for some sizes only, a second one for all sizes."""
+    space = IndexSpace()
+    reach = index_reach(kernel, space)
+    if reach is None or (reach.is_Integer and reach >= tt.NARROW_LIMIT):
+        return [KernelLowering(kernel, space, i64).lower()]
+    narrow = KernelLowering(kernel, space, i32).lower()
+    if reach.is_Integer:
+        return [narrow]
+    narrow.attributes["reach"] = ExprAttr(reach)
+    return [narrow, KernelLowering(kernel, space, i64).lower()]
+
+
+def _rename(function: tt.FuncOp, taken: set[str]) -> None:
+    """Give a function another name than others have."""
+    name = f"{function.sym_name.data}_wide"
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    function.properties["sym_name"] = StringAttr(name)

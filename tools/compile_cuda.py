@@ -15,6 +15,8 @@ from tilewright.dialects.loop_access import layout_of
 if TYPE_CHECKING:
     from tilewright.backends.cache import ObjectCache
     from tilewright.backends.cuda.kernel import Kernel
+    from tilewright.backends.triton.compile import Cubin
+    from tilewright.backends.triton.ttir import Expected
 
 
 def device_kernels(module: ModuleOp) -> list[tt.FuncOp]:
@@ -23,31 +25,68 @@ def device_kernels(module: ModuleOp) -> list[tt.FuncOp]:
 
 
 def compile_device_kernels(module: ModuleOp, cache: ObjectCache | None) -> list[Kernel]:
-    """Compile and load the kernels that a host program launches on CUDA.
+    """Compile and load the kernels that a host program launches on CUDA, for sizes such as it was traced with.
 
     Raises `CudaError` where there is no such device, and what Triton raises.
     """
-    kernels = device_kernels(module)
-    if not kernels:
+    variants = _first_variants(module)
+    if not variants:
         return []
     from tilewright.backends.cuda.driver import cuda_driver
     from tilewright.backends.cuda.kernel import Kernel
     from tilewright.backends.triton.compile import compile_kernel, compile_kernels
 
-    device = _device_number(module, kernels)
+    device = _device_number(module, list(variants))
     driver = cuda_driver()
     architecture = driver.capability(device)
-    cubins = compile_kernels(kernels, architecture, cache=cache)
+
+    def compile_variant(kernel: tt.FuncOp, number: int) -> Cubin:
+        function, expected = _variant(kernel, number)
+        return compile_kernel(function, architecture, cache=cache, expected=expected)
+
+    wanted = [_variant(kernel, number) for kernel, numbers in variants.items() for number in numbers]
+    cubins = iter(compile_kernels(wanted, architecture, cache=cache))
     return [
         Kernel(
             kernel.sym_name.data,
             driver,
             device,
-            cubin,
-            partial(compile_kernel, kernel, architecture, cache=cache, aligned=False),
+            dict(zip(numbers, cubins, strict=False)),
+            partial(compile_variant, kernel),
         )
-        for kernel, cubin in zip(kernels, cubins, strict=True)
+        for kernel, numbers in variants.items()
     ]
+
+
+def _first_variants(module: ModuleOp) -> dict[tt.FuncOp, list[int]]:
+    """Return for each kernel that is launched the variants for the sizes that the program was traced with."""
+    kernels = {k.sym_name.data: k for k in device_kernels(module)}
+    if not kernels:
+        return {}
+    from tilewright.backends.host.plan import find_program
+    from tilewright.backends.host.variants import size_variant
+    from tilewright.passes.analysis.sizes import SizeHints
+
+    program = find_program(module)
+    hints = SizeHints(program)
+    found: dict[tt.FuncOp, list[int]] = {}
+    for op in program.body.block.ops:
+        if isinstance(op, host.LaunchOp) and op.kernel_name in kernels:
+            kernel = kernels[op.kernel_name]
+            numbers, number = found.setdefault(kernel, []), size_variant(kernel, op).number(hints.value)
+            if number not in numbers:
+                numbers.append(number)
+    return found
+
+
+def _variant(kernel: tt.FuncOp, number: int) -> tuple[tt.FuncOp, Expected]:
+    """Return the function of a variant, and what it may expect."""
+    from tilewright.backends.cuda.kernel import UNALIGNED, UNEVEN, WIDE
+    from tilewright.backends.triton.ttir import Expected
+
+    function = kernel.wide if number & WIDE else kernel
+    assert function is not None
+    return function, Expected(pointers=not number & UNALIGNED, sizes=not number & UNEVEN)
 
 
 def dump_device_code(module: ModuleOp, folder: Path) -> None:

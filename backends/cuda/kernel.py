@@ -1,21 +1,30 @@
 """A kernel on one CUDA device, as a host program launches it.
 
-A host program reads a kernel's description: which function of the driver launches, and the kernel's two variants. One
-expects that every buffer begins at a multiple of 16 bytes, which most do, and moves 16 bytes at a time. The other
-expects nothing. It is compiled when a program first meets a buffer that begins elsewhere.
+A host program reads a kernel's description: which function of the driver launches, and the kernel's variants. The first
+expects that every buffer begins at a multiple of 16 bytes, that sizes are multiples of 16 where that helps, and that
+indices fit 32 bits, as most do, and moves 16 bytes at a time. The others do without one or several of these. Those that
+a program needs for the sizes that it was traced with are compiled with it, any other when it is first needed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tilewright.backends.cuda.driver import CudaError, Driver, Module
 
 ALIGNMENT = 16
 """The multiple of bytes at which buffers begin for the first variant."""
+
+DIVISOR = 16
+"""What sizes are multiples of for the first variant, where it says so."""
+
+UNALIGNED, UNEVEN, WIDE = 1, 2, 4
+"""The parts of a variant's number: buffers may begin anywhere, sizes be anything, indices take 64 bits."""
+
+NUM_VARIANTS = 8
 
 SCRATCH_POINTERS = 2
 """How many null pointers come after a kernel's own arguments: Triton's compiler adds a parameter for memory shared by
@@ -30,7 +39,6 @@ LOST_CONTEXT = 201
 TOO_MANY_PROGRAMS = -1
 """The status, of ours, of a launch of more programs than can be."""
 
-_ALIGNED, _UNALIGNED = 0, 1
 _THREADS_PER_WARP = 32
 
 
@@ -69,19 +77,21 @@ class DescriptionFields(ctypes.Structure):
         ("launch", ctypes.c_void_p),
         ("set_context", ctypes.c_void_p),
         ("context", ctypes.c_void_p),
-        ("variants", VariantFields * 2),
+        ("variants", VariantFields * NUM_VARIANTS),
     ]
 
 
 class Kernel:
     """A kernel on one device; its code stays loaded as long as the object lives."""
 
-    def __init__(self, name: str, driver: Driver, device: int, code: Code, compile_unaligned: Callable[[], Code]):
-        """Load `code`, the variant for aligned buffers. Raises `CudaError`."""
+    def __init__(
+        self, name: str, driver: Driver, device: int, codes: Mapping[int, Code], compile_variant: Callable[[int], Code]
+    ):
+        """Load `codes`, variants by number; `compile_variant` makes the others. Raises `CudaError`."""
         self.name = name
         self._driver = driver
         self._device = device
-        self._compile_unaligned = compile_unaligned
+        self._compile_variant = compile_variant
         self._modules: list[Module] = []
         self._lock = threading.Lock()
         self._description = DescriptionFields(
@@ -89,18 +99,19 @@ class Kernel:
         )
         self._launch = _LAUNCH(driver.address("cuLaunchKernel"))
         self._set_context = _SET_CONTEXT(driver.address("cuCtxSetCurrent"))
-        self._load(_ALIGNED, code)
+        for number, code in codes.items():
+            self._load(number, code)
 
     @property
     def address(self) -> int:
         """The address of the description."""
         return ctypes.addressof(self._description)
 
-    def provide_unaligned(self) -> None:
-        """See to it that buffers may begin anywhere. Raises `CudaError`, and what compiling raises."""
+    def provide(self, number: int) -> None:
+        """See to it that there is the variant of a number. Raises `CudaError`, and what compiling raises."""
         with self._lock:
-            if self._description.variants[_UNALIGNED].function is None:
-                self._load(_UNALIGNED, self._compile_unaligned())
+            if self._description.variants[number].function is None:
+                self._load(number, self._compile_variant(number))
 
     def _load(self, number: int, code: Code) -> None:
         module = self._driver.load(self._device, code.image)
@@ -111,13 +122,16 @@ class Kernel:
         variant.shared = code.shared
         variant.function = function  # last: other threads may be looking
 
-    def launch(self, programs: int, stream: int, buffers: Sequence[int], sizes: Sequence[int]) -> None:
-        """Launch so many programs on addresses and sizes, as native host programs do. Raises `CudaError`."""
+    def launch(self, programs: int, number: int, stream: int, buffers: Sequence[int], sizes: Sequence[int]) -> None:
+        """Launch so many programs on addresses and sizes, as native host programs do. Raises `CudaError`.
+
+        `number` is the variant that the sizes want.
+        """
         if programs < 1:
             return
-        number = _ALIGNED if all(b % ALIGNMENT == 0 for b in buffers) else _UNALIGNED
-        if number == _UNALIGNED:
-            self.provide_unaligned()
+        if any(b % ALIGNMENT for b in buffers):
+            number |= UNALIGNED
+        self.provide(number)
         variant = self._description.variants[number]
         values = [*buffers, *sizes, *(0,) * SCRATCH_POINTERS]
         places = (ctypes.c_int64 * len(values))(*(v - 2**64 if v >= 2**63 else v for v in values))

@@ -89,7 +89,7 @@ class Callbacks:
                 case DeviceSite(device):
                     raise RuntimeError(text or f"cannot run kernels on {device}")
                 case VariantSite(kernel):
-                    self._kernels[kernel].provide_unaligned()
+                    self._kernels[kernel].provide(reason - 1)
                 case LaunchSite(kernel):
                     raise self._kernels[kernel].error(reason)
                 case KernelSite(errors):

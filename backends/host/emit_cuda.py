@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 
-from tilewright.backends.cuda.kernel import ALIGNMENT, SCRATCH_POINTERS
+from tilewright.backends.cuda.kernel import ALIGNMENT, DIVISOR, SCRATCH_POINTERS, UNALIGNED, UNEVEN, WIDE
 from tilewright.backends.host.abi import device_code
 from tilewright.backends.host.helpers import LAUNCH
 from tilewright.backends.host.llvm_text import FunctionText
 from tilewright.backends.host.plan import HostPlan
-from tilewright.dialects import host
+from tilewright.dialects import host, tt
 
 KERNEL_PREFIX = "kernel."
 """What goes before a kernel's name in the symbols of a program, so that no kernel hides a function of PyTorch."""
-
-_ALIGNED, _UNALIGNED = 0, 1
 
 
 class CudaText:
@@ -38,25 +36,41 @@ class CudaText:
         guard = self._text.value(f"load ptr, ptr {self._guard}")
         self._text.call("i32", "aoti_torch_delete_cuda_guard", [f"ptr {guard}"])
 
-    def variant(self, kernel: str, pointers: Sequence[str]) -> tuple[str, str | None]:
-        """Choose a kernel's variant by the addresses of which nothing is known.
+    def variant(self, op: host.LaunchOp, pointers: Sequence[str]) -> tuple[str, str | None]:
+        """Choose a kernel's variant by its sizes and the addresses of which nothing is known.
 
-        Returns a pointer to the variant, and the name of an i32 that is not 0 where it has to be compiled first.
+        Returns a pointer to the variant, and the name of an i32 that is one more than its number where it has to be
+        compiled first, else 0.
         """
-        aligned = self._place(kernel, _ALIGNED)
-        if not pointers:
-            return aligned, None
-        text = self._text
-        bits = text.value(f"ptrtoint ptr {pointers[0]} to i64")
-        for pointer in pointers[1:]:
-            other = text.value(f"ptrtoint ptr {pointer} to i64")
-            bits = text.value(f"or i64 {bits}, {other}")
-        rest = text.value(f"and i64 {bits}, {ALIGNMENT - 1}")
-        is_aligned = text.value(f"icmp eq i64 {rest}, 0")
-        variant = text.value(f"select i1 {is_aligned}, ptr {aligned}, ptr {self._place(kernel, _UNALIGNED)}")
+        text, sizes = self._text, self._plan.variants[op]
+        parts: list[str] = []
+        if pointers:
+            parts.append(self._if_uneven(pointers, "ptrtoint ptr {} to i64", ALIGNMENT, UNALIGNED))
+        if sizes.divided:
+            parts.append(self._if_uneven([text.expression(e) for e in sizes.divided], "add i64 {}, 0", DIVISOR, UNEVEN))
+        if sizes.reach is not None:
+            wide = text.value(f"icmp sge i64 {text.expression(sizes.reach)}, {tt.NARROW_LIMIT}")
+            parts.append(text.value(f"select i1 {wide}, i64 {WIDE}, i64 0"))
+        number = str(sizes.fixed)
+        for part in parts:
+            number = text.value(f"or i64 {number}, {part}")
+        variant = self._place(op.kernel_name, number)
+        if not parts:
+            return variant, None
         function = text.value(f"load ptr, ptr {variant}")
         is_missing = text.value(f"icmp eq ptr {function}, null")
-        return variant, text.value(f"zext i1 {is_missing} to i32")
+        reason = text.value(f"trunc i64 {text.value(f'add i64 {number}, 1')} to i32")
+        return variant, text.value(f"select i1 {is_missing}, i32 {reason}, i32 0")
+
+    def _if_uneven(self, values: Sequence[str], as_integer: str, divisor: int, part: int) -> str:
+        """Return an i64 that is `part` unless all values are multiples of a power of two."""
+        text = self._text
+        bits = text.value(as_integer.format(values[0]))
+        for value in values[1:]:
+            bits = text.value(f"or i64 {bits}, {text.value(as_integer.format(value))}")
+        rest = text.value(f"and i64 {bits}, {divisor - 1}")
+        is_even = text.value(f"icmp eq i64 {rest}, 0")
+        return text.value(f"select i1 {is_even}, i64 0, i64 {part}")
 
     def launch(self, op: host.LaunchOp, variant: str, pointers: Sequence[str]) -> str:
         """Launch a kernel. Returns the name of the driver's status."""
@@ -79,7 +93,7 @@ class CudaText:
     def _name(self, kernel: str) -> str:
         return f'@"{KERNEL_PREFIX}{kernel}"'
 
-    def _place(self, kernel: str, variant: int) -> str:
+    def _place(self, kernel: str, variant: str) -> str:
         name = self._name(kernel)
         self._text.use(LAUNCH)
         self._text.declare(f"{name} = external global %kernel.fields")

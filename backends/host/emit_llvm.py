@@ -174,9 +174,9 @@ class _Emitter:
         unknown = [
             p for p, b in zip(pointers, op.buffers, strict=True) if not self._plan.begins_at_multiple(b, ALIGNMENT)
         ]
-        variant, is_missing = self._cuda.variant(name, unknown)
-        if is_missing is not None:
-            self._check(is_missing, VariantSite(name))
+        variant, missing = self._cuda.variant(op, unknown)
+        if missing is not None:
+            self._check(missing, VariantSite(name), missing)
         range_handle = self._begin_range(name)
         status = self._cuda.launch(op, variant, pointers)
         self._end_range(range_handle)

@@ -5,8 +5,8 @@
         kernels["k0"](arg0.data_ptr(), buf0.data_ptr(), s0)
         return [buf0]
 
-A kernel on a CUDA device takes the number of its programs and the stream first. Nothing of a file's text reaches the
-source but through `repr` or a check of names.
+A kernel on a CUDA device takes the number of its programs, that of its variant, and the stream first. Nothing of a
+file's text reaches the source but through `repr` or a check of names.
 """
 
 from functools import singledispatchmethod
@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import NoneType
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
+from tilewright.backends.cuda.kernel import DIVISOR, UNEVEN, WIDE
 from tilewright.backends.host.abi import dtype_of
 from tilewright.backends.host.arguments import Size, TensorOperand, Value, argument_values, find_operator
 from tilewright.backends.host.expressions import python_text
@@ -30,7 +31,8 @@ from tilewright.backends.host.plan import (
     may_be_elsewhere,
 )
 from tilewright.backends.host.torch_internals import parameters
-from tilewright.dialects import aten_schema, host
+from tilewright.backends.host.variants import SizeVariant
+from tilewright.dialects import aten_schema, host, tt
 from tilewright.dialects.sym_expr import Expr, Symbol
 
 FUNCTION = "program"
@@ -131,7 +133,7 @@ class _Emitter:
         arguments = [f"{self._names[b]}.data_ptr()" for b in op.buffers] + [self._text(e) for e in op.symbols.exprs]
         grid = self._plan.grids.get(op.kernel_name)
         if grid is not None:
-            arguments = [self._text(grid.programs(op)), "stream", *arguments]
+            arguments = [self._text(grid.programs(op)), self._variant(self._plan.variants[op]), "stream", *arguments]
         call = f"kernels[{op.kernel_name!r}]({', '.join(arguments)})"
         errors = self._plan.errors.get(op.kernel_name)
         self._line(f"check_kernel({call}, {errors!r})" if errors else call)
@@ -185,6 +187,16 @@ class _Emitter:
             return python_text(expr, self._symbols)
         except KeyError as error:
             raise VerifyException(f"no argument provides the size `{error.args[0]}`") from error
+
+    def _variant(self, sizes: SizeVariant) -> str:
+        """Return the number of a kernel's variant, as the sizes of a launch want it."""
+        parts = [str(sizes.fixed)] if sizes.fixed else []
+        if sizes.divided:
+            rests = " or ".join(f"({self._text(e)}) % {DIVISOR}" for e in sizes.divided)
+            parts.append(f"({UNEVEN} if {rests} else 0)")
+        if sizes.reach is not None:
+            parts.append(f"({WIDE} if {self._text(sizes.reach)} >= {tt.NARROW_LIMIT} else 0)")
+        return " + ".join(parts) or "0"
 
     def _tuple(self, exprs: tuple[Expr, ...]) -> str:
         items = [self._text(e) for e in exprs]

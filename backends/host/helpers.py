@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tilewright.backends.cuda.kernel import LOST_CONTEXT, MAX_PROGRAMS, TOO_MANY_PROGRAMS
+from tilewright.backends.cuda.kernel import LOST_CONTEXT, MAX_PROGRAMS, NUM_VARIANTS, TOO_MANY_PROGRAMS
 
 
 class Helper(NamedTuple):
@@ -244,7 +244,7 @@ failure:
 LAUNCH = Helper(
     f"""
 %variant.fields = type {{ ptr, i32, i32 }}
-%kernel.fields = type {{ ptr, ptr, ptr, [2 x %variant.fields] }}
+%kernel.fields = type {{ ptr, ptr, ptr, [{NUM_VARIANTS} x %variant.fields] }}
 define internal i32 @launch(ptr %kernel, ptr %variant, i64 %programs, ptr %values, i64 %count, ptr %stream) {{
 entry:
   %places = alloca ptr, i64 %count

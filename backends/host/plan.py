@@ -5,7 +5,7 @@ kernels is an address computed from its root (the buffer it looks into), and a v
 gets a handle just before its first such use, which is given up after its last.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from xdsl.dialects import func
@@ -22,6 +22,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.host.abi import dtype_of
+from tilewright.backends.host.variants import SizeVariant, size_variant
 from tilewright.dialects import host, tt
 from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop_access import layout_of
@@ -80,6 +81,8 @@ class HostPlan:
     """Where kernels run, beside the CPU: at most one CUDA device, as `cuda:0`."""
     grids: dict[str, Grid] = field(default_factory=dict[str, "Grid"], repr=False)
     """How many programs each kernel of that device is launched with."""
+    variants: dict[host.LaunchOp, SizeVariant] = field(default_factory=dict[host.LaunchOp, SizeVariant], repr=False)
+    """Which variant of its kernel each launch on that device takes."""
 
     @property
     def name(self) -> str:
@@ -194,6 +197,7 @@ def make_plan(function: func.FuncOp) -> HostPlan:
     for op in ops:
         if isinstance(op, host.ViewOp):
             roots[op.result] = roots.get(op.source, op.source)
+    kernels = {k.sym_name.data: k for k in _siblings(function) if isinstance(k, tt.FuncOp)}
     handles = frozenset(v for op in ops if isinstance(op, host.CallOp) for v in op.operands if v in roots)
     num_constants = len(constant_names(function))
     return HostPlan(
@@ -207,7 +211,8 @@ def make_plan(function: func.FuncOp) -> HostPlan:
         deaths=_deaths(ops, results, roots, block.args[: len(block.args) - num_constants]),
         errors=_errors(function),
         device=_device(launches),
-        grids=_grids(function, launches),
+        grids=_grids(kernels, launches),
+        variants={op: size_variant(kernels[op.kernel_name], op) for op in launches if op.kernel_name in kernels},
     )
 
 
@@ -228,9 +233,8 @@ def _device(launches: Sequence[host.LaunchOp]) -> str:
     return found[0] if found else CPU
 
 
-def _grids(function: func.FuncOp, launches: Sequence[host.LaunchOp]) -> dict[str, Grid]:
+def _grids(kernels: Mapping[str, tt.FuncOp], launches: Sequence[host.LaunchOp]) -> dict[str, Grid]:
     """Find the grids of the CUDA kernels that a program launches, which must have been lowered to Triton's IR."""
-    kernels = {k.sym_name.data: k for k in _siblings(function) if isinstance(k, tt.FuncOp)}
     grids: dict[str, Grid] = {}
     for launch in launches:
         name = launch.kernel_name

@@ -242,8 +242,8 @@ def _kernel_function(function: Kernel, name: str, plan: HostPlan) -> Callable[..
     if isinstance(function, cuda.Kernel):
         kernel, num_buffers = function, len(launch.buffers)
 
-        def launch_on_device(programs: int, stream: int, *arguments: int) -> None:
-            kernel.launch(programs, stream, arguments[:num_buffers], arguments[num_buffers:])
+        def launch_on_device(programs: int, variant: int, stream: int, *arguments: int) -> None:
+            kernel.launch(programs, variant, stream, arguments[:num_buffers], arguments[num_buffers:])
 
         return launch_on_device
     kinds = [ctypes.c_void_p] * len(launch.buffers) + [ctypes.c_int64] * len(launch.symbols.exprs)

@@ -74,7 +74,7 @@ class LaunchSite:
 
 @dataclass(frozen=True)
 class VariantSite:
-    """The variant of a kernel for buffers that begin anywhere, which has not been needed before."""
+    """A variant of a kernel that has not been needed before; the reason is one more than its number."""
 
     kernel: str
 

@@ -12,7 +12,7 @@ from tilewright.backends.reference.buffers import Buffer
 from tilewright.backends.reference.dtypes import memory_dtype_of
 from tilewright.backends.reference.errors import ExecutionError, check_failure, failure
 from tilewright.backends.reference.frame import Frame, execute, run_block
-from tilewright.backends.reference.tt_launch import run_programs
+from tilewright.backends.reference.tt_launch import for_sizes, run_programs
 from tilewright.dialects import host, loop, tt
 from tilewright.dialects.cpu_errors import errors_of
 from tilewright.dialects.loop import layout_of
@@ -58,7 +58,7 @@ def _(op: host.LaunchOp, frame: Frame) -> None:
         elif isinstance(kernel, func.FuncOp):
             _run_kernel_function(kernel, buffers, sizes, frame)
         elif isinstance(kernel, tt.FuncOp):
-            run_programs(kernel, buffers, sizes, frame, aligned=False)
+            run_programs(for_sizes(kernel, sizes, frame), buffers, sizes, frame, aligned=False)
         else:
             raise failure(op, "expected the name of a kernel")
     except ExecutionError as error:

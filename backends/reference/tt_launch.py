@@ -8,7 +8,6 @@ from math import prod
 import torch
 from torch import Tensor
 from xdsl.dialects import scf
-from xdsl.dialects.builtin import IntegerAttr
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from tilewright.backends.reference.buffers import Buffer, first_true
@@ -32,7 +31,8 @@ def run_programs(
 ) -> None:
     """Run all programs of a kernel on `buffers` and the values of its symbols.
 
-    With `aligned` a buffer must lie where the kernel says; without, who launches it has a variant that does not care.
+    With `aligned` a buffer must lie where the kernel says, and a size be such a multiple; without, who launches it has
+    a variant that does not care.
     Raises `ExecutionError` if the arguments do not fit, or a program does what it must not.
     """
     arguments = kernel.args
@@ -42,9 +42,12 @@ def run_programs(
     pointers = [
         _pointer(kernel, argument, buffer.flat(), aligned) for argument, buffer in zip(arguments, buffers, strict=False)
     ]
-    numbers = [_number(kernel, a, n) for a, n in zip(arguments[len(buffers) :], sizes, strict=True)]
+    numbers = [_number(kernel, a, n, aligned) for a, n in zip(arguments[len(buffers) :], sizes, strict=True)]
     symbols = {symbol(name): size for name, size in zip(kernel.symbol_names, sizes, strict=False)}
-    total = _grid(kernel, Frame(caller.module, symbols))
+    launch = Frame(caller.module, symbols)
+    if kernel.reach is not None and launch.size(kernel.reach.expr) >= tt.NARROW_LIMIT:
+        raise ExecutionError(f"indices of the kernel reach {launch.size(kernel.reach.expr)}, expected less than 2**31")
+    total = _grid(kernel, launch)
     traffic = Traffic([p.buffer for p in pointers], [pointers[n].buffer for n in _written(kernel)])
     at_once = _programs_at_once(kernel)
     for first in range(0, total, at_once):
@@ -77,30 +80,31 @@ def _pointer(kernel: tt.FuncOp, argument: BlockArgument, buffer: Buffer, aligned
         buffer = Buffer(buffer.tensor.view(torch.int8), buffer.written)
     if not isinstance(kind, tt.PointerType) or buffer.elements.dtype != register_dtype(kind.pointee):
         raise ExecutionError(f"a buffer of {buffer.tensor.dtype} is passed for `{name}`, which has type {kind}")
-    address, divisor = buffer.tensor.data_ptr(), _divisor(kernel, argument)
+    address, divisor = buffer.tensor.data_ptr(), kernel.divisor(argument.index)
     if aligned and address % divisor:
         raise ExecutionError(f"`{name}` is the address {address:#x}, expected a multiple of {divisor}")
     return Pointers(buffer, name, torch.zeros((), dtype=torch.int64))
 
 
-def _number(kernel: tt.FuncOp, argument: BlockArgument, size: int) -> Tensor:
+def for_sizes(kernel: tt.FuncOp, sizes: Sequence[int], caller: Frame) -> tt.FuncOp:
+    """Return the kernel that does for these values of the symbols what `kernel` is asked for: itself or `wide`."""
+    symbols = {symbol(name): size for name, size in zip(kernel.symbol_names, sizes, strict=False)}
+    reach, wide = kernel.reach, kernel.wide
+    if reach is None or wide is None or Frame(caller.module, symbols).size(reach.expr) < tt.NARROW_LIMIT:
+        return kernel
+    return wide
+
+
+def _number(kernel: tt.FuncOp, argument: BlockArgument, size: int, aligned: bool) -> Tensor:
     """Return the value of a symbol."""
-    divisor = _divisor(kernel, argument)
-    if size % divisor:
+    divisor = kernel.divisor(argument.index)
+    if aligned and size % divisor:
         raise ExecutionError(f"`{_name(argument)}` is {size}, expected a multiple of {divisor}")
     return constant(size, register_dtype(argument.type))
 
 
 def _name(argument: BlockArgument) -> str:
     return f"%{argument.name_hint or argument.index}"
-
-
-def _divisor(kernel: tt.FuncOp, argument: BlockArgument) -> int:
-    """Return what an argument is a multiple of, as its attribute says."""
-    if kernel.arg_attrs is None:
-        return 1
-    divisor = kernel.arg_attrs.data[argument.index].data.get("tt.divisibility")
-    return divisor.value.data if isinstance(divisor, IntegerAttr) else 1
 
 
 def _check_booleans(pointer: Pointers) -> None:

@@ -15,10 +15,9 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 
 from tilewright.backends.cache import ObjectCache
-from tilewright.backends.triton.ttir import emit_ttir, installed_version, parse_version
+from tilewright.backends.triton.ttir import ALL_EXPECTED, Expected, emit_ttir, installed_version, parse_version
 from tilewright.backends.triton.workers import Workers
 from tilewright.dialects.tt import FuncOp
 from tilewright.dialects.type_guards import is_integer_constant
@@ -72,13 +71,12 @@ class Stages:
 _workers = Workers()
 
 
-def compile_kernel(kernel: FuncOp, arch: int, *, cache: ObjectCache | None = None, aligned: bool = True) -> Cubin:
-    """Compile a kernel for an architecture such as 90, or take it from `cache`.
-
-    Unless `aligned`, its pointers may have the alignment of their elements only. Raises `CompileError`.
-    """
+def compile_kernel(
+    kernel: FuncOp, arch: int, *, cache: ObjectCache | None = None, expected: Expected = ALL_EXPECTED
+) -> Cubin:
+    """Compile a kernel for an architecture such as 90, or take it from `cache`. Raises `CompileError`."""
     release = _release(arch)
-    text = emit_ttir(kernel, parse_version(release), aligned=aligned)
+    text = emit_ttir(kernel, parse_version(release), expected)
     options = _options(kernel)
     key = _key(text, arch, options, release)
     kept = None if cache is None else cache.get(key)
@@ -91,12 +89,15 @@ def compile_kernel(kernel: FuncOp, arch: int, *, cache: ObjectCache | None = Non
 
 
 def compile_kernels(
-    kernels: Sequence[FuncOp], arch: int, *, cache: ObjectCache | None = None, aligned: bool = True
+    kernels: Sequence[tuple[FuncOp, Expected]], arch: int, *, cache: ObjectCache | None = None
 ) -> list[Cubin]:
     """Compile many kernels at the same time; otherwise as `compile_kernel`."""
+
+    def compile_one(kernel: tuple[FuncOp, Expected]) -> Cubin:
+        return compile_kernel(kernel[0], arch, cache=cache, expected=kernel[1])
+
     if len(kernels) < 2:
-        return [compile_kernel(k, arch, cache=cache, aligned=aligned) for k in kernels]
-    compile_one = partial(compile_kernel, arch=arch, cache=cache, aligned=aligned)
+        return [compile_one(k) for k in kernels]
     try:
         with ThreadPoolExecutor(min(len(kernels), len(os.sched_getaffinity(0)))) as pool:
             return list(pool.map(compile_one, kernels))

@@ -7,6 +7,8 @@ the hints of an access are written as words behind its operands, from 3.9 on as 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
@@ -14,14 +16,13 @@ from io import StringIO
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.printer import Printer
 
-from tilewright.dialects.tt import OURS, FuncOp
+from tilewright.dialects.tt import DIVISIBILITY, OURS, FuncOp, PointerType
 
 Version = tuple[int, int]
 
 ATTRIBUTE_HINTS: Version = (3, 9)
 """The first version that writes the hints of an access as an attribute."""
 
-_DIVISIBILITY = "tt.divisibility"
 _HINTS = re.compile(
     r" \{cachePolicy = #tt\.cache_policy<cache_modifier = (\w+), eviction_policy = (\w+)>(?:, ([^}]*))?\}(?= : )"
 )
@@ -44,16 +45,25 @@ def parse_version(text: str) -> Version:
     return int(match[1]), int(match[2])
 
 
-def emit_ttir(kernel: FuncOp, triton: Version = ATTRIBUTE_HINTS, *, aligned: bool = True) -> str:
-    """Return a module with `kernel` alone for the parser of version `triton`.
+@dataclass(frozen=True)
+class Expected:
+    """Which of the multiples that a kernel expects its arguments to be they are: of bytes, and of elements."""
 
-    Unless `aligned`, nothing is said about the alignment of pointers.
-    """
+    pointers: bool = True
+    sizes: bool = True
+
+
+ALL_EXPECTED = Expected()
+
+
+def emit_ttir(kernel: FuncOp, triton: Version = ATTRIBUTE_HINTS, expected: Expected = ALL_EXPECTED) -> str:
+    """Return a module with `kernel` alone for the parser of version `triton`."""
     seen = kernel.clone()
     for name in OURS:
         seen.attributes.pop(name, None)
-    if not aligned and seen.arg_attrs is not None:
-        seen.properties["arg_attrs"] = _without_alignment(seen.arg_attrs)
+    if expected != ALL_EXPECTED and seen.arg_attrs is not None:
+        kept = [expected.pointers if isinstance(a.type, PointerType) else expected.sizes for a in seen.args]
+        seen.properties["arg_attrs"] = _without_divisors(seen.arg_attrs, kept)
     stream = StringIO()
     stream.write("module {\n")
     printer = Printer(stream)
@@ -65,8 +75,13 @@ def emit_ttir(kernel: FuncOp, triton: Version = ATTRIBUTE_HINTS, *, aligned: boo
     return text if triton >= ATTRIBUTE_HINTS else _HINTS.sub(_hints_as_words, text)
 
 
-def _without_alignment(arguments: ArrayAttr[DictionaryAttr]) -> ArrayAttr[DictionaryAttr]:
-    return ArrayAttr([DictionaryAttr({k: v for k, v in a.data.items() if k != _DIVISIBILITY}) for a in arguments])
+def _without_divisors(arguments: ArrayAttr[DictionaryAttr], kept: Sequence[bool]) -> ArrayAttr[DictionaryAttr]:
+    return ArrayAttr(
+        [
+            a if keep else DictionaryAttr({k: v for k, v in a.data.items() if k != DIVISIBILITY})
+            for a, keep in zip(arguments, kept, strict=True)
+        ]
+    )
 
 
 def _hints_as_words(match: re.Match[str]) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from xdsl.dialects import arith
-from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, StringAttr, i32, i64
+from xdsl.dialects.builtin import ArrayAttr, IntegerAttr, IntegerType, StringAttr, i32, i64
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
@@ -39,6 +39,7 @@ from tilewright.passes.analysis.legality import is_in_scan
 from tilewright.passes.lowering_tt.builder import TensorBuilder, element_of
 from tilewright.passes.lowering_tt.combining import CombinerLowering
 from tilewright.passes.lowering_tt.dependence import Dependence
+from tilewright.passes.lowering_tt.divisors import DIVISOR, sizes_to_divide
 from tilewright.passes.lowering_tt.index import IndexBuilder
 from tilewright.passes.lowering_tt.loops import Carried, LoopBuilder
 from tilewright.passes.lowering_tt.memory import MemoryBuilder, pointer_to
@@ -47,9 +48,8 @@ from tilewright.passes.lowering_tt.reductions import ReductionBuilder
 from tilewright.passes.lowering_tt.scalars import ScalarLowering
 from tilewright.passes.lowering_tt.scans import ScanBuilder
 from tilewright.passes.lowering_tt.scope import Scope
-from tilewright.passes.lowering_tt.width import index_type
 
-_ALIGNMENT: dict[str, Attribute] = {"tt.divisibility": IntegerAttr(16, i32)}
+_ALIGNMENT: dict[str, Attribute] = {"tt.divisibility": IntegerAttr(DIVISOR, i32)}
 _DEFAULTS = {"num_warps": IntegerAttr(4, i32), "num_stages": IntegerAttr(1, i32)}
 _CANONICAL = re.compile(r"[a-z]?[0-9]*")
 _TYPE_OF_ARITH = re.compile(r"(?<=[a-z]{2})[fi]$|(?<=max)[su]i$|(?<=min)[su]i$")
@@ -58,16 +58,19 @@ _TYPE_OF_ARITH = re.compile(r"(?<=[a-z]{2})[fi]$|(?<=max)[su]i$|(?<=min)[su]i$")
 class KernelLowering:
     """Builds the function of one kernel."""
 
-    def __init__(self, kernel: KernelOp):
+    def __init__(self, kernel: KernelOp, space: IndexSpace, kind: IntegerType):
+        """`kind` is the type of indices."""
         self.kernel = kernel
-        space = IndexSpace()
-        kind = index_type(kernel, space)
         pointers = [pointer_to(b) for b in kernel.buffers]
         sizes = [i64 for _ in kernel.symbols]
+        even = sizes_to_divide(kernel, space)
         self.function = tt.FuncOp.get(
             kernel.sym_name.data,
             [*pointers, *sizes],
-            argument_attributes=[*(_ALIGNMENT for _ in pointers), *({} for _ in sizes)],
+            argument_attributes=[
+                *(_ALIGNMENT for _ in pointers),
+                *(_ALIGNMENT if name in even else {} for name in kernel.symbol_names),
+            ],
         )
         self.builder = TensorBuilder(self.function.block)
         self.index = IndexBuilder(space, self.builder, kind)

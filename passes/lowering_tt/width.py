@@ -3,81 +3,113 @@
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Iterable
 
 import sympy
-from xdsl.dialects.builtin import IntegerType, i32, i64
 from xdsl.ir import SSAValue
 
 from tilewright.dialects.loop import ApplyOp, KernelOp, LoadOp, Loop, StoreOp, layout_of
-from tilewright.dialects.sym_expr import Expr, Symbol, bounds
+from tilewright.dialects.sym_expr import Expr, Max, Symbol, bounds, integer, provably_at_most, symbol
 from tilewright.passes.analysis.index_space import IndexSpace
 
-_LIMIT = 1 << 31
+_MOST_KEPT = 4
+"""How many bounds that cannot be compared are kept apart; more are added up."""
 
 
-def index_type(kernel: KernelOp, space: IndexSpace) -> IntegerType:
-    """Return i32 if all index arithmetic of a kernel provably stays below 2**31, else i64."""
-    return i32 if _Widths(space).fit(kernel) else i64
+def index_reach(kernel: KernelOp, space: IndexSpace) -> Expr | None:
+    """Return what no index in a kernel is above, nor any part of its arithmetic, over the kernel's symbols.
+
+    None if that cannot be told.
+    """
+    widths = _Widths(space)
+    if not widths.visit(kernel):
+        return None
+    return _largest_of([*widths.found, *(symbol(name) for name in kernel.symbol_names)])
+
+
+def _largest_of(exprs: Iterable[Expr]) -> Expr:
+    """Return the largest of expressions that are at least zero, or something above it."""
+    kept: list[Expr] = [integer(0)]
+    for expr in exprs:
+        if any(provably_at_most(expr, other, {}) for other in kept):
+            continue
+        kept = [*(other for other in kept if not provably_at_most(other, expr, {})), expr]
+        if len(kept) > _MOST_KEPT:
+            kept = [sympy.Add(*kept)]
+    largest = kept[0]
+    for other in kept[1:]:
+        largest = Max(largest, other)
+    return largest
 
 
 class _Widths:
+    """Finds bounds of all index arithmetic in a kernel."""
+
     def __init__(self, space: IndexSpace):
         self._space = space
         self._reach: dict[Symbol, tuple[Expr | None, Expr | None]] = {}
         """The ranges of the indices of loops, with the positions of a block beyond the end of its loop."""
         self._ranges = ChainMap(self._reach, space.ranges)
+        self.found: dict[Expr, None] = {}
 
-    def fit(self, kernel: KernelOp) -> bool:
-        return all(self._fits(op) for op in kernel.walk())
+    def visit(self, kernel: KernelOp) -> bool:
+        """Find the bounds; return whether everything has one."""
+        return all(self._visit(op) for op in kernel.walk())
 
-    def _fits(self, op: object) -> bool:
+    def _visit(self, op: object) -> bool:
         match op:
             case Loop():
-                return self._fits_loop(op)
+                return self._visit_loop(op)
             case LoadOp() | StoreOp():
                 buffer = op.source if isinstance(op, LoadOp) else op.target
                 (size,) = layout_of(buffer.type).sizes
-                return self._fits_access(self._space.access(op.access, op.indices)[0], size)
+                return self._has_bound(self._space.access(op.access, op.indices)[0], size)
             case ApplyOp():
-                return all(_is_place(u.operation) for u in op.result.uses) or self._fits_value(op.result)
+                return all(_is_place(u.operation) for u in op.result.uses) or self._visit_value(op.result)
             case _:
                 return True
 
-    def _fits_loop(self, op: Loop) -> bool:
+    def _visit_loop(self, op: Loop) -> bool:
         blocks = op.blocks or [1] * len(op.indices)
         for index, d, size in zip(op.indices, self._space.loops(op), blocks, strict=True):
             symbol = self._space.symbol(index)
             lower, upper = self._space.ranges[symbol]
             self._reach[symbol] = lower, None if upper is None else upper + max(size, d.step)
-            if not all(self._fits_access(e, None) for e in (d.lower, d.upper)) or not self._fits_value(index):
+            if not all(self._has_bound(e, None) for e in (d.lower, d.upper)) or not self._visit_value(index):
                 return False
         return all(self._is_known(v) for v in op.bound_operands)
 
-    def _fits_value(self, value: SSAValue) -> bool:
-        return self._fits_access(self._space.expr(value), None)
+    def _visit_value(self, value: SSAValue) -> bool:
+        return self._has_bound(self._space.expr(value), None)
 
-    def _fits_access(self, expr: Expr, size: Expr | None) -> bool:
-        """Whether the terms of an expression are small, or as small as they must be for an element of a buffer.
+    def _has_bound(self, expr: Expr, size: Expr | None) -> bool:
+        """Note what an expression is at most in magnitude, term by term; return whether each term has a bound.
 
         An access is to an element that is there, so an index that was loaded is as small as the buffer.
         """
-        total, positive = 0, True
+        total, positive = integer(0), True
         for term in sympy.Add.make_args(sympy.expand(expr)):
             largest = self._largest(term)
             if largest is not None:
-                total += largest
-            elif size is not None and size.is_Integer and self._is_loaded(term):
+                total = total + largest
+            elif size is not None and self._is_loaded(term):
                 positive = positive and term.as_coeff_Mul()[0] > 0
-                total += int(size)
+                total = total + size
             else:
                 return False
-        return bool(positive and total < _LIMIT)
+        self.found[total] = None
+        return bool(positive)
 
-    def _largest(self, term: Expr) -> int | None:
-        ends = bounds(term, self._ranges)
-        if any(e is None or not e.is_Integer for e in ends):
+    def _largest(self, term: Expr) -> Expr | None:
+        """Return what the magnitude of a term is at most."""
+        low, high = bounds(term, self._ranges)
+        if low is None or high is None:
             return None
-        return max(abs(int(e)) for e in ends if e is not None)
+        if low.is_Integer and high.is_Integer:
+            return integer(max(abs(int(low)), abs(int(high))))
+        if provably_at_most(integer(0), low, {}):
+            return sympy.expand(high)
+        return sympy.expand(-low) if provably_at_most(high, integer(0), {}) else None
 
     def _is_loaded(self, term: Expr) -> bool:
         """Whether a term is a multiple of an index value that is not a loop's and is used in accesses alone."""

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from tilewright.backends.triton.compile import compile_kernels
 from tilewright.backends.triton.python_source import emit_python
+from tilewright.backends.triton.ttir import ALL_EXPECTED, Expected
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Relative, and absolute for results near one; eager on the CPU sums and rounds in another order."""
@@ -120,7 +121,7 @@ def test_cubins(name: str) -> None:
     """Triton compiles every kernel for an A100 and an H200."""
     kernels = checked(name).kernels
     for arch in (80, 90):
-        cubins = compile_kernels(kernels, arch)
+        cubins = compile_kernels([(k, ALL_EXPECTED) for k in kernels], arch)
         assert [c.image[:4] for c in cubins] == [b"\x7fELF"] * len(kernels)
         assert max(c.shared for c in cubins) <= 163 << 10
 
@@ -130,14 +131,15 @@ def test_cubins(name: str) -> None:
 @pytest.mark.parametrize("name", IN_F16)
 def test_cubins_of_16_bits(name: str) -> None:
     for dtype, arch in ((torch.bfloat16, 90), (torch.float16, 80)):
-        assert compile_kernels(checked(name, dtype).kernels, arch)
+        assert compile_kernels([(k, ALL_EXPECTED) for k in checked(name, dtype).kernels], arch)
 
 
 @needs_triton
 @pytest.mark.slow
 def test_cubins_of_buffers_that_are_not_aligned() -> None:
     kernels = checked("softmax").kernels
-    aligned, others = (compile_kernels(kernels, 90, aligned=aligned) for aligned in (True, False))
+    expected = (ALL_EXPECTED, Expected(pointers=False))
+    aligned, others = (compile_kernels([(k, e) for k in kernels], 90) for e in expected)
     assert [c.name for c in aligned] == [c.name for c in others]
     assert [c.image for c in aligned] != [c.image for c in others]
 

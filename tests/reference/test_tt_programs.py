@@ -12,6 +12,8 @@ import torch
 from tests.reference.conftest import Runner
 from tests.reference.kernels import kernel
 
+from tilewright.backends.reference.errors import ExecutionError
+
 COPY = """
   %v = tt.load %a0 : !p0
   tt.store %a1, %v : !p1"""
@@ -22,6 +24,26 @@ def test_grid_of_a_symbol(run: Runner, programs: int) -> None:
     x, y = torch.randn(16 * programs), torch.zeros(16 * programs)
     run.all(kernel(COPY, ["f32", "f32"], grid="n0", symbols=["n0"]), x, y, programs, name="k")
     assert torch.equal(x, y)
+
+
+def test_sizes_that_32_bits_do_not_hold_take_another_kernel(run: Runner) -> None:
+    parts = [
+        kernel(f"%v = arith.constant dense<{n}> : !v0\ntt.store %a0, %v : !p0", ["i32"], symbols=["n0"]) for n in (1, 2)
+    ]
+    _, _, wide = parts[1].replace("@k(", "@wide(").partition("tt.func")
+    narrow = parts[0].replace("grid =", "reach = #sym.expr<n0 + 16>, wide = @wide, grid =")
+    kind = "memref<16xi32, #sym.layout<[16], [1]>>"
+    program = f"""
+      func.func @f(%x : {kind}, %n : i64) attributes {{aten.symbol_args = {{s0 = 1 : i64}}}} {{
+        host.launch @k(%x) symbols [s0] : {kind}
+        func.return
+      }}"""
+    x = torch.zeros(16, dtype=torch.int32)
+    for size, expected in ((100, 1), (2**31 - 17, 1), (2**31 - 16, 2), (3_000_000_000, 2)):
+        run.all(f"{narrow} tt.func{wide} {program}", x, size, name="f")
+        assert x.tolist() == [expected] * 16
+    with pytest.raises(ExecutionError, match="indices of the kernel reach 3000000016, expected less than 2"):
+        run.all(f"{narrow} tt.func{wide}", x, 3_000_000_000, name="k")
 
 
 def test_number_of_programs(run: Runner) -> None:

@@ -31,6 +31,7 @@ from tilewright.backends.reference.dtypes import register_dtype
 from tilewright.backends.reference.frame import Frame
 from tilewright.backends.reference.tt_launch import run_programs
 from tilewright.backends.triton import compile as triton
+from tilewright.backends.triton.ttir import ALL_EXPECTED, Expected
 from tilewright.dialects import tt
 from tilewright.passes.pipelines import PIPELINES
 
@@ -42,15 +43,19 @@ _numbers = itertools.count()
 class Simulator(FakeDevice):
     """A device whose kernels are interpreted."""
 
-    def compile_kernel(self, kernel: tt.FuncOp, arch: int, *, cache: object = None, aligned: bool = True) -> FakeCode:
+    def compile_kernel(
+        self, kernel: tt.FuncOp, arch: int, *, cache: object = None, expected: Expected = ALL_EXPECTED
+    ) -> FakeCode:
         """Do as `backends/triton` does."""
         name = f"{kernel.sym_name.data}.{next(_numbers)}"
-        self.functions[name] = lambda *arguments: self.interpret(kernel, arguments, aligned)
+        self.functions[name] = lambda *arguments: self.interpret(kernel, arguments, expected == ALL_EXPECTED)
         self.arity[name] = len(kernel.args)
         return FakeCode(kernel.sym_name.data, name.encode())
 
-    def compile_kernels(self, kernels: Sequence[tt.FuncOp], arch: int, *, cache: object = None) -> list[FakeCode]:
-        return [self.compile_kernel(k, arch) for k in kernels]
+    def compile_kernels(
+        self, kernels: Sequence[tuple[tt.FuncOp, Expected]], arch: int, *, cache: object = None
+    ) -> list[FakeCode]:
+        return [self.compile_kernel(kernel, arch, expected=expected) for kernel, expected in kernels]
 
     def interpret(self, kernel: tt.FuncOp, arguments: Sequence[int], aligned: bool) -> None:
         buffers = [
@@ -135,9 +140,14 @@ def test_dynamic_sizes(simulator: Simulator) -> None:
         return x.softmax(-1) + x.sum(0)
 
     g = on_cuda(f, dynamic=True)
-    for sizes in ((3, 5), (40, 100), (7, 300)):
+    compiled: list[int] = []
+    for sizes in ((3, 5), (40, 100), (7, 300), (40, 112), (8, 128)):
         x = torch.randn(sizes)
         torch.testing.assert_close(g(x), f(x))
+        compiled.append(len(simulator.functions))
+    # Rows whose length is a multiple of 16 want other variants, none before the first of these.
+    assert compiled[0] == compiled[2] == len({launch.image.split(".")[0] for launch in simulator.launches})
+    assert compiled[2] < compiled[3] == compiled[4]
 
 
 def test_dump(simulator: Simulator, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class FakeDevice:
     launches: list[Launch] = field(default_factory=list[Launch])
     log: list[str] = field(default_factory=list[str])
     compiled: list[str] = field(default_factory=list[str])
-    """The kernels whose second variant has been compiled."""
+    """The variants that have been compiled after their kernels, `add_one.1`."""
     status: int = 0
     """What the next launches return."""
     failure: str = ""
@@ -75,11 +75,11 @@ class FakeDevice:
     def kernel(self, name: str, shared: int = 0) -> Kernel:
         """Make a kernel on device 0."""
 
-        def compile_unaligned() -> FakeCode:
-            self.compiled.append(name)
-            return FakeCode(name, f"{name}.unaligned".encode(), shared)
+        def compile_variant(number: int) -> FakeCode:
+            self.compiled.append(f"{name}.{number}")
+            return FakeCode(name, f"{name}.{number}".encode(), shared)
 
-        return Kernel(name, self.driver, 0, FakeCode(name, name.encode(), shared), compile_unaligned)
+        return Kernel(name, self.driver, 0, {0: FakeCode(name, name.encode(), shared)}, compile_variant)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let host programs find this device's functions."""
@@ -108,7 +108,7 @@ class FakeDevice:
         if not self.has_context:
             return LOST_CONTEXT
         image = self._images[function]
-        name = image.removesuffix(".unaligned")
+        name = image if image in self.arity else image.rpartition(".")[0]
         count = self.arity[name] + SCRATCH_POINTERS
         pointers = (_ptr * count).from_address(places)
         values = tuple(_i64.from_address(p or 0).value for p in pointers)

@@ -18,12 +18,13 @@ from xdsl.utils.exceptions import VerifyException
 
 from tilewright.backends.cuda import driver
 from tilewright.backends.cuda.driver import CudaError
-from tilewright.backends.cuda.kernel import Kernel
+from tilewright.backends.cuda.kernel import UNEVEN, WIDE, Kernel
 from tilewright.backends.host import routes
 from tilewright.backends.host.emit_llvm import emit_llvm
 from tilewright.backends.host.emit_python import emit_python
 from tilewright.backends.host.plan import HostPlan, find_program, make_plan
 from tilewright.backends.host.runtime import Program, load_program
+from tilewright.backends.host.variants import SizeVariant
 from tilewright.dialects.aten import Aten
 from tilewright.dialects.host import Host
 from tilewright.dialects.loop import LoopDialect
@@ -36,6 +37,11 @@ tt.func public @add_one(%x : !tt.ptr<f32> {tt.divisibility = 16 : i32}, %y : !tt
   tt.return
 }
 """
+
+NARROW = KERNEL.replace("%n0 : i64", "%n0 : i64 {tt.divisibility = 16 : i32}").replace(
+    "num_warps", "reach = #sym.expr<n0 + 1024>, wide = @wide, num_warps"
+) + KERNEL.replace("@add_one", "@wide")
+"""A kernel for even sizes and indices of 32 bits, and the one that takes over."""
 
 PROGRAM = """
 func.func @forward(%x : memref<?xf32, #sym.layout<[s0], [1], device "cuda:0">>, %s0 : i64)
@@ -114,9 +120,44 @@ def test_a_buffer_that_begins_anywhere_takes_another_variant(load: Callable[...,
         (y,) = program([x[1:], 11])
         assert isinstance(y, torch.Tensor)
         assert torch.equal(y, x[1:] + 1)
-    assert fake.compiled == ["add_one"]
+    assert fake.compiled == ["add_one.1"]
     program([x[4:], 8])
-    assert [launch.image for launch in fake.launches] == ["add_one.unaligned", "add_one.unaligned", "add_one"]
+    assert [launch.image for launch in fake.launches] == ["add_one.1", "add_one.1", "add_one"]
+
+
+def test_sizes_choose_a_variant(load: Callable[..., Program], fake: FakeDevice) -> None:
+    program = load(NARROW + PROGRAM)
+    x = torch.rand(40)
+    for begin, end in ((0, 32), (0, 31), (1, 33), (1, 32), (0, 31)):
+        (y,) = program([x[begin:end], end - begin])
+        assert isinstance(y, torch.Tensor)
+        assert torch.equal(y, x[begin:end] + 1)
+    images = ["add_one", "add_one.2", "add_one.1", "add_one.3", "add_one.2"]
+    assert [launch.image for launch in fake.launches] == images
+    assert fake.compiled == images[1:4]
+
+
+def test_more_than_32_bits_hold_takes_the_wide_kernel(fake: FakeDevice, kernel: Kernel) -> None:
+    """The size is an argument that no buffer has: three billion elements are more than there is memory for."""
+    fake.functions["add_one"] = lambda *_: None
+    text = NARROW + PROGRAM.replace("[s0], [1]", "[8], [1]").replace("?x", "8x")
+    program = load_program(parse(text.replace("(n0 + 3) floordiv 4", "1")), {"add_one": kernel})
+    for size in (3_000_000_000, 2**31 - 1024, 2**31 - 1024 - 16, 3_000_000_001):
+        program([torch.rand(8), size])
+    assert [launch.image for launch in fake.launches] == ["add_one.4", "add_one.4", "add_one", "add_one.6"]
+    assert fake.launches[0].arguments[2] == 3_000_000_000
+
+
+def test_sizes_that_are_known_choose_when_a_program_is_compiled() -> None:
+    def variant(size: str) -> SizeVariant:
+        (found,) = plan_of(NARROW + PROGRAM.replace("symbols [s0]", f"symbols [{size}]")).variants.values()
+        return found
+
+    assert variant("64") == SizeVariant(0, (), None)
+    assert variant("65") == SizeVariant(UNEVEN, (), None)
+    assert variant("3000000000") == SizeVariant(WIDE, (), None)
+    assert variant("32 * s0 + 16").divided == ()
+    assert len(variant("2 * s0").divided) == 1
 
 
 def test_a_failed_launch_names_the_kernel(load: Callable[..., Program], fake: FakeDevice) -> None:
@@ -184,24 +225,26 @@ def test_much_shared_memory_is_asked_for(fake: FakeDevice) -> None:
 
 def test_python_launches_the_same_way(kernel: Kernel, fake: FakeDevice) -> None:
     x, y = torch.rand(9), torch.empty(9)
-    kernel.launch(3, STREAM, [x.data_ptr(), y.data_ptr()], [9])
-    kernel.launch(2, STREAM, [x[1:].data_ptr(), y.data_ptr()], [8])
-    kernel.launch(0, STREAM, [x.data_ptr(), y.data_ptr()], [0])
+    kernel.launch(3, 0, STREAM, [x.data_ptr(), y.data_ptr()], [9])
+    kernel.launch(2, 0, STREAM, [x[1:].data_ptr(), y.data_ptr()], [8])
+    kernel.launch(0, 0, STREAM, [x.data_ptr(), y.data_ptr()], [0])
     assert [(launch.image, launch.programs, launch.threads) for launch in fake.launches] == [
         ("add_one", 3, 128),
-        ("add_one.unaligned", 2, 128),
+        ("add_one.1", 2, 128),
     ]
     assert torch.equal(y[:8], x[1:] + 1)
     fake.status = 701
     with pytest.raises(CudaError, match="@add_one"):
-        kernel.launch(1, STREAM, [x.data_ptr(), y.data_ptr()], [4])
+        kernel.launch(1, 0, STREAM, [x.data_ptr(), y.data_ptr()], [4])
 
 
 def test_python_text() -> None:
     text = emit_python(plan_of(KERNEL + PROGRAM))
     assert "@on_device('cuda:0')\ndef program(kernels, constants, arg0, arg1):" in text
     assert "    stream = current_stream('cuda:0')\n" in text
-    assert "kernels['add_one']((3 + size0) // 4, stream, arg0.data_ptr(), buf0.data_ptr(), size0)" in text
+    assert "kernels['add_one']((3 + size0) // 4, 0, stream, arg0.data_ptr(), buf0.data_ptr(), size0)" in text
+    text = emit_python(plan_of(NARROW + PROGRAM))
+    assert "(2 if (size0) % 16 else 0) + (4 if 1024 + size0 >= 2147483648 else 0), stream" in text
 
 
 def test_a_program_without_kernels_on_cuda_has_no_guard() -> None:

@@ -17,6 +17,7 @@ from tilewright.backends.cache import ObjectCache
 from tilewright.backends.triton import compile as triton_compile
 from tilewright.backends.triton import ttir, workers
 from tilewright.backends.triton.compile import CompileError, Cubin, compile_kernel, compile_kernels, compile_stages
+from tilewright.backends.triton.ttir import ALL_EXPECTED, Expected
 
 SMALL = """tt.func public @small(%x : !tt.ptr<f32> {tt.divisibility = 16 : i32}) attributes {num_warps = 2 : i32} {
   %c = arith.constant 1.0 : f32
@@ -74,13 +75,13 @@ def test_a_cubin_depends_on_the_kernel_alone() -> None:
 @needs_triton
 def test_an_unaligned_kernel_is_another_one() -> None:
     kernel = read(kernel_text("casts"))
-    assert compile_kernel(kernel, 90) != compile_kernel(kernel, 90, aligned=False)
+    assert compile_kernel(kernel, 90) != compile_kernel(kernel, 90, expected=Expected(pointers=False))
 
 
 @needs_triton
 def test_many_kernels_come_back_in_order() -> None:
     names = [f"small_{i}" for i in range(5)]
-    cubins = compile_kernels([read(SMALL.replace("@small", f"@{n}")) for n in names], 80)
+    cubins = compile_kernels([(read(SMALL.replace("@small", f"@{n}")), ALL_EXPECTED) for n in names], 80)
     assert [c.name for c in cubins] == names
     assert {c.num_warps for c in cubins} == {2}
 
@@ -98,7 +99,7 @@ def test_the_cache_is_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(AssertionError):
         compile_kernel(kernel, 80, cache=cache)
     with pytest.raises(AssertionError):
-        compile_kernel(kernel, 90, cache=cache, aligned=False)
+        compile_kernel(kernel, 90, cache=cache, expected=Expected(pointers=False))
 
 
 @needs_triton

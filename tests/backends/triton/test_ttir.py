@@ -6,7 +6,7 @@ import pytest
 from tests.backends.triton.conftest import read
 from tests.backends.triton.kernels import kernel_text
 
-from tilewright.backends.triton.ttir import emit_ttir, parse_version
+from tilewright.backends.triton.ttir import Expected, emit_ttir, parse_version
 
 HINTS = """tt.func public @f(%x : !tt.ptr<f32> {tt.divisibility = 16 : i32, tt.pointer_range = 32 : i32}, %m : i1) {
   %a = tt.load %x {cachePolicy = #tt.cache_policy<cache_modifier = cg, eviction_policy = evict_last>} : !tt.ptr<f32>
@@ -38,9 +38,13 @@ def test_hints_are_words_before_3_9() -> None:
     assert "tt.store %x, %a cacheModifier = wt : !tt.ptr<f32>" in text
 
 
-def test_the_variant_for_unaligned_pointers_says_nothing_of_alignment() -> None:
-    text = emit_ttir(read(HINTS), aligned=False)
-    assert "(%x: !tt.ptr<f32> {tt.pointer_range = 32 : i32}, %m: i1)" in text
+def test_variants_that_expect_less_say_nothing_of_it() -> None:
+    kernel = read(HINTS.replace("%m : i1)", "%m : i1, %n : i64 {tt.divisibility = 16 : i32})"))
+    divided = "{tt.divisibility = 16 : i32}"
+    text = emit_ttir(kernel, expected=Expected(pointers=False))
+    assert f"(%x: !tt.ptr<f32> {{tt.pointer_range = 32 : i32}}, %m: i1, %n: i64 {divided})" in text
+    text = emit_ttir(kernel, expected=Expected(sizes=False))
+    assert "(%x: !tt.ptr<f32> {tt.divisibility = 16 : i32, tt.pointer_range = 32 : i32}, %m: i1, %n: i64)" in text
 
 
 def test_a_version_is_two_numbers() -> None:
