@@ -3,7 +3,9 @@
 A sum over all elements would be the work of one program, a sum over a batch that of a few; a GPU runs hundreds. A nest
 of its own computes partial results, one more dimension of them, and the reduction that was there combines them. Each
 reduction of a nest is split for itself, and what it needs of those before it is computed again from their partial
-results. Before fusion, so that what the reduction reads is computed where it is read.
+results. But the squared distances from a mean are those of groups from their own means, and of these from the mean of
+all, so one nest computes the partial results of both, and reads what is reduced once (`rewriting/moments.py`). Before
+fusion, so that what the reduction reads is computed where it is read.
 
 Before:
 ```
@@ -54,37 +56,21 @@ from dataclasses import dataclass, field
 from math import log, prod
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import DYNAMIC_INDEX, ModuleOp, TensorType
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from tilewright.dialects.loop import Bounds, LoadOp, Loop, LoopDim, NestOp, ReduceOp, StoreOp, YieldOp, layout_of
-from tilewright.dialects.sym import LayoutAttr
-from tilewright.dialects.sym_expr import Expr, FloorDiv, Min, dim, integer
-from tilewright.passes.analysis.accesses import IndexNames
+from tilewright.dialects.loop import Bounds, LoadOp, Loop, NestOp, ReduceOp, StoreOp, YieldOp, layout_of
+from tilewright.dialects.sym_expr import FloorDiv, dim, integer
+from tilewright.passes.analysis.deviations import deviations_of
 from tilewright.passes.analysis.sizes import SizeHints
-from tilewright.passes.rewriting.indices import IndexRewriter
+from tilewright.passes.rewriting.moments import split_moments
+from tilewright.passes.rewriting.partial_results import PartialNest, Split
 
 _FEW = 8
 """A reduction that cannot fall into as many parts as this is over before another kernel has begun."""
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """How to split a reduction."""
-
-    position: int
-    """The loop to split."""
-    groups: Expr
-    """The number of partial results of each element."""
-    length: Expr
-    """The iterations of that loop for each of them, the last of which may have fewer."""
-    whole: bool
-    """Whether none has fewer."""
-    across: bool
-    """Whether the elements of the result are side by side in memory, rather than what is reduced."""
 
 
 def _is_plain(bounds: Bounds) -> bool:
@@ -141,10 +127,17 @@ class _Splitter:
             return
         for op in loops:
             assert isinstance(op, ReduceOp)
+            if op.parent is None:
+                continue  # split with the one before that it needs
             before = _needed_by(op, nest.block)
-            plan = self._plan(op)
-            if plan is not None and self._is_apart([*before, op]):
-                self._split(op, before, plan)
+            split = self._plan(op)
+            if split is None or not self._is_apart([*before, op]):
+                continue
+            deviations = deviations_of(op)
+            if deviations is None:
+                self._split(op, before, split)
+            else:
+                self.made.update(split_moments(nest, deviations, before, split, self.hints))
 
     def _is_apart(self, ops: Sequence[Operation]) -> bool:
         """Whether another nest can do `ops`, the last of which is to be split, the others again at little cost."""
@@ -153,7 +146,7 @@ class _Splitter:
         repeated = [op for op in ops[:-1] if isinstance(op, Loop) and op not in self.made]
         return not repeated and not any(isinstance(o, StoreOp) or any(v in own for v in o.operands) for o in inner)
 
-    def _plan(self, op: ReduceOp) -> _Plan | None:
+    def _plan(self, op: ReduceOp) -> Split | None:
         """Return how to split a reduction, None if it is better left whole."""
         extents = [d.upper for d in op.loops.dims]
         lengths = [self.hints.value(e) for e in extents]
@@ -171,87 +164,30 @@ class _Splitter:
         position = fit[0] if fit else max(range(len(lengths)), key=lambda i: lengths[i])
         extent, groups = extents[position], min(groups, lengths[position])
         if not extent.is_Integer:
-            return _Plan(position, integer(groups), FloorDiv(extent + (groups - 1), integer(groups)), False, across)
+            return Split(position, integer(groups), FloorDiv(extent + (groups - 1), integer(groups)), False, across)
         divisor = _divisor_near(int(extent), groups)
         length = -(-int(extent) // groups) if divisor is None else int(extent) // divisor
         count = -(-int(extent) // length)
-        return _Plan(position, integer(count), integer(length), divisor is not None, across)
+        return Split(position, integer(count), integer(length), divisor is not None, across)
 
-    def _split(self, op: ReduceOp, before: Sequence[Operation], plan: _Plan) -> None:
-        partial = self._partial_nest(op, before, plan)
-        Rewriter.insert_op(partial, InsertPoint.before(self.nest))
+    def _split(self, op: ReduceOp, before: Sequence[Operation], split: Split) -> None:
         kinds = [r.type for r in op.results_]
-        combine = ReduceOp.get(op.names, Bounds.extents([plan.groups]), kinds, init=op.init)
+        partial = PartialNest(self.nest, op, kinds, split)
+        partial.copy(before)
+        reduce, values = partial.reduction(op, op.names, kinds)
+        reduce.block.add_ops([o.clone(values) for o in op.block.ops])
+        partial.shift_index(reduce)
+        partial.store(reduce.results)
+        Rewriter.insert_op(partial.op, InsertPoint.before(self.nest))
+        combine = ReduceOp.get(op.names, Bounds.extents([split.groups]), kinds, init=op.init)
         combine.location = op.location
         combine.indices[0].name_hint = "g"
-        place, indices = self._place(plan, self.nest.indices, combine.indices[0])
-        loads = [LoadOp.get(tensor, place, indices) for tensor in partial.outputs]
+        loads = [partial.load(i, self.nest.indices, combine.indices[0]) for i in range(len(kinds))]
         combine.block.add_ops([*loads, YieldOp.get(*(load.result for load in loads))])
-        for old, new in zip(op.results, combine.results, strict=True):
-            new.name_hint = old.name_hint
+        for old, part, new in zip(op.results, reduce.results, combine.results, strict=True):
+            part.name_hint = new.name_hint = old.name_hint
         self.made.add(combine)
         Rewriter.replace_op(op, combine)
-
-    def _place(self, plan: _Plan, points: Sequence[SSAValue], group: SSAValue) -> tuple[list[Expr], list[SSAValue]]:
-        """Return where the partial result of a point and a group is."""
-        indices = [group, *points] if plan.across else [*points, group]
-        return [dim(i) for i in range(len(indices))], indices
-
-    def _partial_nest(self, op: ReduceOp, before: Sequence[Operation], plan: _Plan) -> NestOp:
-        """Return a nest that computes the partial results of a reduction."""
-        points = [d.upper for d in self.nest.loops.dims]
-        sizes = [plan.groups, *points] if plan.across else [*points, plan.groups]
-        layout = LayoutAttr.contiguous(sizes, layout_of(self.nest.outputs[0].type).device)
-        shape = [int(s) if s.is_Integer else DYNAMIC_INDEX for s in sizes]
-        outs = [TensorType(r.type, shape, layout) for r in op.results_]
-        partial = NestOp.get(Bounds.extents(sizes), outs)
-        partial.location = op.location
-        if "origin" in self.nest.attributes:
-            partial.attributes["origin"] = self.nest.attributes["origin"]
-        at = 0 if plan.across else len(points)
-        group = partial.indices[at]
-        others = [v for i, v in enumerate(partial.indices) if i != at]
-        group.name_hint = "g"
-        values: dict[SSAValue, SSAValue] = dict(zip(self.nest.indices, others, strict=True))
-        for old, new in values.items():
-            new.name_hint = old.name_hint
-        copies = [o.clone(values) for o in before]
-        reduce = self._partial_reduction(op, values, plan, group)
-        place, indices = self._place(plan, others, group)
-        stores = [
-            StoreOp.get(r, out, place, indices) for r, out in zip(reduce.results, partial.destinations, strict=True)
-        ]
-        partial.block.add_ops([*copies, reduce, *stores])
-        for result, destination in zip(partial.outputs, partial.destinations, strict=True):
-            result.name_hint, destination.name_hint = "partial", "out"
-        return partial
-
-    def _partial_reduction(
-        self, op: ReduceOp, values: dict[SSAValue, SSAValue], plan: _Plan, group: SSAValue
-    ) -> ReduceOp:
-        """Return the reduction of one group, with `values` for what the body uses from around it."""
-        first = plan.length * dim(0)
-        dims = list(op.loops.dims)
-        dims[plan.position] = (
-            LoopDim.extent(plan.length)
-            if plan.whole
-            else LoopDim(first, Min(first + plan.length, dims[plan.position].upper))
-        )
-        kinds = [r.type for r in op.results_]
-        reduce = ReduceOp.get(op.names, Bounds(tuple(dims), (group,)), kinds)
-        reduce.location = op.location
-        for old, new in zip(op.indices, reduce.indices, strict=True):
-            new.name_hint = old.name_hint
-            values[old] = new
-        reduce.block.add_ops([o.clone(values) for o in op.block.ops])
-        for old, new in zip(op.results, reduce.results, strict=True):
-            new.name_hint = old.name_hint
-        if plan.whole:
-            names = IndexNames()
-            index = reduce.indices[plan.position]
-            start, step = names.symbol(group), names.symbol(index)
-            IndexRewriter(names, {step: plan.length * start + step}, reduce.block).replace(index)
-        return reduce
 
 
 @dataclass(frozen=True)

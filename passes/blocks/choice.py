@@ -160,13 +160,16 @@ class BlockChooser:
 
     def _persistent_limit(self) -> int:
         """Return how long a row may be to be one block: less where several tensors are needed more than once."""
-        loops: dict[object, set[Loop]] = {}
+        loops: dict[object, dict[Loop, int]] = {}
         for op in self._inner:
             if self._runs.along(op):
+                points = math.prod(UNKNOWN if e is None else e for e in self._runs.extents(op))
                 for load in op.block.ops:
                     if isinstance(load, LoadOp):
-                        loops.setdefault(load.source, set()).add(op)
-        again = sum(len(found) > 1 for found in loops.values())
+                        loops.setdefault(load.source, {})[op] = points
+        # A loop over a small part of what another one reads needs nothing kept.
+        longest = [sorted(found.values())[-2:] for found in loops.values()]
+        again = sum(len(points) > 1 and 2 * points[0] >= points[1] for points in longest)
         return power_at_most(self.limits.persistent // again) if again else self.limits.looped
 
     def _choose_columns(self, op: Loop, limit: int) -> None:

@@ -12,10 +12,12 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from tilewright.dialects import tt
 from tilewright.dialects.combiners import COMBINERS
 from tilewright.dialects.type_guards import is_float_constant, is_integer_constant
-from tilewright.passes.lowering_tt.builder import TensorBuilder, element_of
+from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, element_of, shape_of
 from tilewright.passes.lowering_tt.scalars import ScalarLowering
 
 Values = Sequence[SSAValue]
+Group = tuple[str, slice]
+"""A combiner, and which values are its slots."""
 
 _ROUNDS = frozenset({"sum", "prod", "welford", "logaddexp"})
 
@@ -73,28 +75,42 @@ class CombinerLowering:
         recipe = self._recipes[name, kinds] = _Recipe(block, results)
         return recipe
 
-    def reduce(self, name: str, values: Values, axes: Sequence[int]) -> list[SSAValue]:
-        """Combine the elements along some axes, in rising order, of tensors of one shape."""
+    def reduce(self, groups: Sequence[Group], values: Values, axes: Sequence[int]) -> list[SSAValue]:
+        """Combine the elements along some axes, in rising order, each group of slots by its combiner.
+
+        Tensors of one shape are reduced together: threads wait for each other once, not once for each of them.
+        """
         found = list(values)
         for axis in reversed(axes):
-            op = tt.ReduceOp.get(found, axis)
-            self._fill(name, op)
-            found = list(self._builder.append(op))
-            for result in found:
-                result.name_hint = name
+            alike: dict[Shape, list[Group]] = {}
+            for group in groups:
+                _, slots = group
+                alike.setdefault(shape_of(found[slots][0]), []).append(group)
+            for together in alike.values():
+                slots = [i for _, part in together for i in range(part.start, part.stop)]
+                op = tt.ReduceOp.get([found[i] for i in slots], axis)
+                self._fill([(name, part.stop - part.start) for name, part in together], op)
+                for i, result in zip(slots, self._builder.append(op), strict=True):
+                    found[i] = result
+                for name, part in together:
+                    for result in found[part]:
+                        result.name_hint = name
         return found
 
     def scan(self, name: str, values: Values, axis: int) -> list[SSAValue]:
         """Combine each element with all before it along an axis."""
         op = tt.ScanOp.get(values, axis)
-        self._fill(name, op)
+        self._fill([(name, len(values))], op)
         return list(self._builder.append(op))
 
-    def _fill(self, name: str, op: tt.ReduceOp | tt.ScanOp) -> None:
-        """Build the region of `op`."""
+    def _fill(self, parts: Sequence[tuple[str, int]], op: tt.ReduceOp | tt.ScanOp) -> None:
+        """Build the region of `op`, whose operands are the slots of some combiners, so many of each."""
         count = len(op.srcs)
         self._builder.push(op.block, closed=True)
-        results = self.combine(name, op.block.args[:count], op.block.args[count:])
+        results: list[SSAValue] = []
+        for name, arity in parts:
+            first, later = len(results), count + len(results)
+            results += self.combine(name, op.block.args[first : first + arity], op.block.args[later : later + arity])
         end = tt.ReduceReturnOp if isinstance(op, tt.ReduceOp) else tt.ScanReturnOp
         self._builder.append(end.get(results))
         self._builder.pop()

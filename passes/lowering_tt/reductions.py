@@ -187,12 +187,8 @@ class ReductionBuilder:
 
     def _reduce(self, op: ReduceOp, values: Sequence[SSAValue], places: Sequence[int]) -> list[SSAValue]:
         """Combine the elements along axes, which are not open any more."""
-        results: list[SSAValue] = []
-        for name, slots in slot_groups(op):
-            found = self._combiners.reduce(name, values[slots], places)
-            flat = all(n == 1 for v in found for n in shape_of(v))
-            results += [self._builder.scalar_of(v) for v in found] if flat else found
-        return results
+        found = self._combiners.reduce(list(slot_groups(op)), values, places)
+        return [self._builder.scalar_of(v) if all(n == 1 for n in shape_of(v)) else v for v in found]
 
     def _with_init(self, op: ReduceOp, values: list[SSAValue]) -> list[SSAValue]:
         if not op.init:

@@ -123,7 +123,7 @@ class ScanBuilder:
         results = self._combiners.combine(name, before, scanned)
         last = b.compare_integers("eq", b.along(b.numbers(self._block), axis, axis + 1), b.number(self._block - 1, i32))
         ends = [b.fit(b.select(last, r, n), shape_of(r)) for r, n in zip(results, identity, strict=True)]
-        left = self._combiners.reduce(name, ends, [axis])
+        left = self._combiners.reduce([(name, slice(0, len(ends)))], ends, [axis])
         self._before[op] = [b.fit(v, shape_of(w)) for v, w in zip(left, before, strict=True)]
         return results
 

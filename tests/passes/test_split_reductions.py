@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from xdsl.parser import Parser
 
+from tilewright.backends.reference import run_function
 from tilewright.backends.reference.inputs import InputSpec
 from tilewright.passes.pipelines import PIPELINES, load_passes
 from tilewright.tools.check_passes import check_passes
@@ -45,3 +47,56 @@ def test_a_reduction_in_two_stages(operator: str, reduced: int, sizes: tuple[str
     given = InputSpec(seed=1, symbols={"s0": 83, "s1": 131})
     report = check_passes(context, module, passes, given)
     assert report is None, str(report)
+
+
+def _hard_data(kind: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return numbers of which the square of the mean, or of the first ones, is far above the variance."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    if kind == "far":
+        return x + 1e4
+    if kind == "outliers first":
+        x[:2] = -1e4
+    elif kind == "steps":
+        x += 100 * torch.arange(shape[0]).view(-1, *[1] * (len(shape) - 1))
+    elif kind == "equal":
+        return torch.full(shape, 12345.678)
+    elif kind == "large":
+        return x * 1e18
+    elif kind == "special":
+        x[:, 0], x[3, 1], x[0, 2], x[-1, 2] = float("inf"), float("nan"), float("inf"), float("-inf")
+        x[0, 3] = 1e30
+    return x
+
+
+def _variance(sizes: str, strides: str, dims: str) -> str:
+    """Return a graph with the variance and the mean of a tensor, of which one dim, of size 5, is left."""
+    shape = "x".join("?" if n.startswith("s") else n for n in sizes.split(", "))
+    x = f"tensor<{shape}xf32, #sym.layout<[{sizes}], [{strides}]>>"
+    y = "tensor<5xf32, #sym.layout<[5], [1]>>"
+    arguments = f"self = %x, dim = [{dims}], correction = 1 : i64, keepdim = false"
+    return (
+        f"func.func @forward(%x : {x}) -> ({y}, {y}) {{\n"
+        f'  %v, %m = aten.call "aten.var_mean.correction"({arguments}) : ({x}) -> ({y}, {y})\n'
+        f"  func.return %v, %m : {y}, {y}\n}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "dims"),
+    [("101, 5", "5, 1", "0"), ("7, 5, 40", "200, 40, 1", "0, 2"), ("s0, 5, 9", "45, 9, 1", "0, 2")],
+)
+def test_a_variance_in_one_pass_of_hard_data(sizes: str, strides: str, dims: str) -> None:
+    context = make_context()
+    reduced = [int(d) for d in dims.split(", ")]
+    program = _variance(sizes, strides, ", ".join(f"{d} : i64" for d in reduced))
+    module = Parser(context, program).parse_module()
+    graph = PIPELINES["graph"].replace("loop-split-reductions", SMALL)
+    for one in load_passes(f"retarget,{graph},{PIPELINES['buffers']},{PIPELINES['tt']}"):
+        one.apply(context, module)
+    shape = tuple(83 if n == "s0" else int(n) for n in sizes.split(", "))
+    for kind in ("plain", "far", "outliers first", "steps", "equal", "large", "special"):
+        data = _hard_data(kind, shape)
+        expected = torch.var_mean(data.double(), dim=reduced)
+        atol = {"plain": 1e-6, "equal": 1e-4}.get(kind, 0)
+        for f, e in zip(run_function(module, [data]), expected, strict=True):
+            torch.testing.assert_close(f, e.float(), rtol=1e-5, atol=atol, equal_nan=True, msg=kind)
