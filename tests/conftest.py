@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +22,15 @@ GUIDELINE_FUNCTION = 50
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put `src` on the path of child processes; `pythonpath` in pyproject.toml does it for this one."""
+    """Put `src` on the path of child processes; `pythonpath` in pyproject.toml does it for this one.
+
+    What is compiled is kept for this run alone: the processes of `-n` share a folder, the user's is left as it is.
+    """
     os.environ["PYTHONPATH"] = str(ROOT / "src")
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="tilewright-tests-")
+        os.environ["TILEWRIGHT_CACHE_DIR"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     name = config.getoption("--device")
     if name is not None:
         import torch

@@ -25,12 +25,20 @@ from tilewright.dialects.type_guards import is_memref, is_tensor
 from tilewright.dialects.verifier import verify_module
 from tilewright.passes.analysis.lifetimes import planned_bytes
 from tilewright.passes.pipelines import PIPELINES, load_passes
+from tilewright.tools.compile_cuda import (
+    compile_device_kernels,
+    describe_devices,
+    dump_device_code,
+    load_device_kernels,
+)
 from tilewright.tools.entry import no_garbage_collection
 from tilewright.tools.options import Options
+from tilewright.tools.program_cache import keep, load_kept, program_key
 
 _LOWER = "convert-aten-to-loop"
 
 if TYPE_CHECKING:
+    from tilewright.backends.cache import ObjectCache
     from tilewright.backends.host.runtime import Constants, Kernel, Program
     from tilewright.backends.llvm.target import Target
 
@@ -72,33 +80,25 @@ def compile_module(
     dump: Path | None = None,
     times: StageTimes | None = None,
 ) -> CompiledModule:
-    """Compile the program in `module`, which is changed.
+    """Compile the program in `module`, which is changed, or load it from the cache if it was compiled before.
 
     `constants` are the tensors of the program's last arguments. `dump` is the folder for this module's stages.
     Raises what a pass, the emitters or LLVM raise.
     """
     from tilewright.backends.cache import ObjectCache
-    from tilewright.backends.host.abi import kernel_symbol, native_target
+    from tilewright.backends.host.abi import native_target
     from tilewright.backends.host.runtime import load_program
     from tilewright.backends.llvm.pages import release_code_pages
-    from tilewright.backends.llvm.runtime import compile_kernel
-    from tilewright.tools.compile_cuda import compile_device_kernels, dump_device_code
 
     times = times or StageTimes()
-    target = native_target()
+    store = None if options.cache is None else ObjectCache(options.cache)
     with no_garbage_collection():
-        run_passes(
-            module, ctx, pipeline_text(options, target, devices(module)), verify=options.verify, dump=dump, times=times
-        )
-        store = None if options.cache is None else ObjectCache(options.cache)
-        kernels: list[Kernel] = []
-        with times.measure("llvm"):
-            kernels += (compile_kernel(k, target, kernel_symbol, store) for k in kernel_functions(module))
-        with times.measure("triton"):
-            kernels += compile_device_kernels(module, store)
+        # Whoever asks to see or verify the stages wants the passes to run.
+        keeps = store is not None and dump is None and not options.verify
+        last, kernels = _load_or_compile(module, ctx, options, store, times, keeps=keeps, dump=dump)
         with times.measure("host"):
             program = load_program(
-                module,
+                last,
                 {k.name: k for k in kernels},
                 constants,
                 mode=options.host,
@@ -107,9 +107,70 @@ def compile_module(
             )
     release_code_pages()
     if dump is not None:
-        dump_code(module, target, dump)
+        dump_code(module, native_target(), dump)
         dump_device_code(module, dump)
-    return CompiledModule(program, module, tuple(kernels), times)
+    return CompiledModule(program, last, kernels, times)
+
+
+def _load_or_compile(
+    module: ModuleOp,
+    ctx: Context,
+    options: Options,
+    store: ObjectCache | None,
+    times: StageTimes,
+    *,
+    keeps: bool,
+    dump: Path | None,
+) -> tuple[ModuleOp, tuple[Kernel, ...]]:
+    """Return the last stage of a program and its kernels: if it `keeps` programs, those of an earlier compilation."""
+    from tilewright.backends.host.abi import native_target
+
+    names = devices(module)
+    pipeline = pipeline_text(options, native_target(), names)
+    if store is None or not keeps:
+        run_passes(module, ctx, pipeline, verify=options.verify, dump=dump, times=times)
+        return module, _compile_kernels(module, store, times)
+    with times.measure("lookup"):
+        key = program_key(module, [pipeline, native_target().describe(), *describe_devices(names)])
+        kept = _load_kept(store, key, ctx)
+    if kept is not None:
+        return kept
+    run_passes(module, ctx, pipeline, times=times)
+    kernels = _compile_kernels(module, store, times)
+    with times.measure("keep"):
+        keep(store, key, module, {k.name: k.keys for k in kernels})
+    return module, kernels
+
+
+def _compile_kernels(module: ModuleOp, store: ObjectCache | None, times: StageTimes) -> tuple[Kernel, ...]:
+    """Compile the kernels of a module after its last pass."""
+    from tilewright.backends.host.abi import kernel_symbol, native_target
+    from tilewright.backends.llvm.runtime import compile_kernel
+
+    with times.measure("llvm"):
+        kernels = [compile_kernel(k, native_target(), kernel_symbol, store) for k in kernel_functions(module)]
+    with times.measure("triton"):
+        return (*kernels, *compile_device_kernels(module, store))
+
+
+def _load_kept(store: ObjectCache, key: str, ctx: Context) -> tuple[ModuleOp, tuple[Kernel, ...]] | None:
+    """Load a program that was compiled before and the code of its kernels; None unless everything is still there."""
+    from tilewright.backends.host.abi import kernel_symbol, native_target
+    from tilewright.backends.llvm.runtime import load_kernel
+
+    program = load_kept(store, key, ctx)
+    on_device = None if program is None else load_device_kernels(program, store, ctx)
+    if program is None or on_device is None:
+        return None
+    kernels: list[Kernel] = []
+    for kernel in program.kernels:
+        if kernel.text is None:
+            ((_, object_key),) = kernel.codes
+            function = load_kernel(kernel.name, object_key, native_target(), kernel_symbol, store)
+            if function is None:
+                return None
+            kernels.append(function)
+    return program.module, (*kernels, *on_device)
 
 
 def record_stats(compiled: CompiledModule) -> None:
@@ -127,20 +188,21 @@ def record_stats(compiled: CompiledModule) -> None:
 
 
 def devices(module: ModuleOp) -> list[str]:
-    """Return the kinds of devices of the tensors in a module's functions: `cpu`, `cuda`."""
+    """Return the devices of the tensors in a module's functions: `cpu`, `cuda:0`."""
     found: dict[str, None] = {}
     for function in module.ops:
         if isinstance(function, FuncOp):
             for block in function.body.blocks:
                 for value in (*block.args, *(r for op in block.ops for r in op.results)):
                     if is_tensor(value.type) or is_memref(value.type):
-                        found[layout_of(value.type).device_kind] = None
+                        found[layout_of(value.type).device] = None
     return list(found)
 
 
 def pipeline_text(options: Options, target: Target, devices: Sequence[str] = ()) -> str:
     """Return the text of the pipeline to run: the one asked for, or the one for `target` and for the other devices."""
-    name = options.pipeline or f"{'cuda' if 'cuda' in devices else 'cpu'}-{target.vector_bits}"
+    kind = "cuda" if any(name.startswith("cuda") for name in devices) else "cpu"
+    name = options.pipeline or f"{kind}-{target.vector_bits}"
     text = PIPELINES.get(name, name)
     return text.replace(_LOWER, f"{_LOWER}{{deterministic=true}}") if options.deterministic and name != text else text
 

@@ -7,10 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from tilewright.dialects import host, tt
 from tilewright.dialects.loop_access import layout_of
+from tilewright.tools.program_cache import KeptProgram, read_kernel
 
 if TYPE_CHECKING:
     from tilewright.backends.cache import ObjectCache
@@ -56,6 +58,50 @@ def compile_device_kernels(module: ModuleOp, cache: ObjectCache | None) -> list[
         )
         for kernel, numbers in variants.items()
     ]
+
+
+def load_device_kernels(program: KeptProgram, cache: ObjectCache, ctx: Context) -> list[Kernel] | None:
+    """Load the kernels for CUDA of a kept program, or return None if the code of one is not kept any more.
+
+    Raises `CudaError` where there is no such device.
+    """
+    kept = [kernel for kernel in program.kernels if kernel.text is not None]
+    if not kept:
+        return []
+    from tilewright.backends.cuda.driver import cuda_driver
+    from tilewright.backends.cuda.kernel import Kernel
+    from tilewright.backends.triton.compile import compile_kernel, load_cubin
+
+    device = _device_number(program.module, device_kernels(program.module))
+    driver = cuda_driver()
+    architecture = driver.capability(device)
+
+    def compile_variant(text: str, number: int) -> Cubin:
+        function, expected = _variant(read_kernel(text, ctx), number)
+        return compile_kernel(function, architecture, cache=cache, expected=expected)
+
+    kernels: list[Kernel] = []
+    for kernel in kept:
+        codes = {number: load_cubin(key, cache) for number, key in kernel.codes}
+        found = {number: code for number, code in codes.items() if code is not None and code.arch == architecture}
+        if len(found) < len(codes):
+            return None
+        assert kernel.text is not None
+        kernels.append(Kernel(kernel.name, driver, device, found, partial(compile_variant, kernel.text)))
+    return kernels
+
+
+def describe_devices(names: Sequence[str]) -> list[str]:
+    """Return each CUDA device among `names` with its compute capability, as `cuda:0 sm_90`.
+
+    Raises `CudaError` where there is no such device.
+    """
+    cuda = [name for name in names if name.startswith("cuda")]
+    if not cuda:
+        return []
+    from tilewright.backends.cuda.driver import cuda_driver
+
+    return [f"{name} sm_{cuda_driver().capability(_number(name))}" for name in cuda]
 
 
 def _first_variants(module: ModuleOp) -> dict[tt.FuncOp, list[int]]:
@@ -118,7 +164,11 @@ def _python(kernel: tt.FuncOp) -> str:
 
 def _device_number(module: ModuleOp, kernels: Sequence[tt.FuncOp]) -> int:
     """Return the number of the device on which kernels are launched; `make_plan` refuses programs with several."""
-    names = {k.sym_name.data for k in kernels}
-    launches = (op for op in module.walk() if isinstance(op, host.LaunchOp) and op.kernel_name in names)
-    devices = (layout_of(b.type).device for launch in launches for b in launch.buffers)
-    return int(next(devices, "cuda:0").partition(":")[2] or 0)
+    kernel_names = {k.sym_name.data for k in kernels}
+    launches = (op for op in module.walk() if isinstance(op, host.LaunchOp) and op.kernel_name in kernel_names)
+    names = (layout_of(b.type).device for launch in launches for b in launch.buffers)
+    return _number(next(names, "cuda:0"))
+
+
+def _number(device: str) -> int:
+    return int(device.partition(":")[2] or 0)

@@ -38,11 +38,11 @@ class Options:
     verify: bool = False
     """Verify the IR after each pass."""
     cache: Path | None = None
-    """A folder for compiled kernels, shared by any number of processes."""
+    """A folder for compiled programs and kernels, shared by any number of processes."""
 
 
 def default_cache() -> Path | None:
-    """Return the folder for compiled kernels: `$TILEWRIGHT_CACHE_DIR` (empty: none), else one in the user's cache."""
+    """Return the folder for what was compiled: `$TILEWRIGHT_CACHE_DIR` (empty: none), else one in the user's cache."""
     chosen = os.environ.get("TILEWRIGHT_CACHE_DIR")
     if chosen is not None:
         return Path(chosen) if chosen else None

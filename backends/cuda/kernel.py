@@ -63,6 +63,11 @@ class Code(Protocol):
     @property
     def num_warps(self) -> int: ...
 
+    @property
+    def key(self) -> str:
+        """The name under which it is cached."""
+        ...
+
 
 class VariantFields(ctypes.Structure):
     """One variant in a description; it has no function while it is not compiled."""
@@ -89,6 +94,8 @@ class Kernel:
     ):
         """Load `codes`, variants by number; `compile_variant` makes the others. Raises `CudaError`."""
         self.name = name
+        self.keys = {number: code.key for number, code in codes.items()}
+        """The names under which these are cached."""
         self._driver = driver
         self._device = device
         self._compile_variant = compile_variant

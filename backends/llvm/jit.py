@@ -98,10 +98,17 @@ class Function:
 
     library: "Library"
     name: str
+    key: str = ""
+    """The name under which the library's object is cached."""
 
     @property
     def address(self) -> int:
         return self.library.address(self.name)
+
+    @property
+    def keys(self) -> dict[int, str]:
+        """The key as that of the only variant."""
+        return {0: self.key}
 
 
 class Library:
@@ -119,10 +126,10 @@ class Library:
         """Return the address of a function. Raises KeyError if the library has none of that name."""
         return self._addresses[name]
 
-    def function(self, name: str) -> Function:
+    def function(self, name: str, key: str = "") -> Function:
         """Return a function together with this library. Raises KeyError if the library has none of that name."""
         self.address(name)
-        return Function(self, name)
+        return Function(self, name, key)
 
 
 def load_object(image: bytes, target: Target, resolve: SymbolResolver) -> Library:

@@ -7,8 +7,15 @@ import weakref
 
 from xdsl.dialects.func import FuncOp
 
-from tilewright.backends.llvm.emit import emit_module
-from tilewright.backends.llvm.jit import CompileOptions, Function, Library, ObjectStore, compile_library, object_key
+from tilewright.backends.llvm.jit import (
+    CompileOptions,
+    Function,
+    Library,
+    ObjectStore,
+    compile_library,
+    load_object,
+    object_key,
+)
 from tilewright.backends.llvm.target import SymbolResolver, Target
 
 _OPTIONS = CompileOptions()
@@ -23,12 +30,37 @@ def compile_kernel(
 
     Raises `EmitError` for an operation without code, `CompileError` if LLVM refuses the text.
     """
+    # Whoever finds all kernels compiled does not need it.
+    from tilewright.backends.llvm.emit import emit_module
+
     text = emit_module([kernel], target)
     key = object_key(text, target, _OPTIONS)
-    with _lock:
-        library = _loaded.get(key)
+    library = _loaded_library(key)
     if library is None:
-        library = compile_library(text, target, resolve, _OPTIONS, store)
-        with _lock:
-            library = _loaded.setdefault(key, library)
-    return library.function(kernel.sym_name.data)
+        library = _share(key, compile_library(text, target, resolve, _OPTIONS, store))
+    return library.function(kernel.sym_name.data, key)
+
+
+def load_kernel(name: str, key: str, target: Target, resolve: SymbolResolver, store: ObjectStore) -> Function | None:
+    """Load a kernel that was compiled before, or return None if its object is not kept any more.
+
+    Raises `CompileError` if the object needs a symbol that this process does not have.
+    """
+    library = _loaded_library(key)
+    if library is None:
+        image = store.get(key)
+        if image is None:
+            return None
+        library = _share(key, load_object(image, target, resolve))
+    return library.function(name, key)
+
+
+def _loaded_library(key: str) -> Library | None:
+    with _lock:
+        return _loaded.get(key)
+
+
+def _share(key: str, library: Library) -> Library:
+    """Return the library of this key: another thread may have loaded it meanwhile."""
+    with _lock:
+        return _loaded.setdefault(key, library)

@@ -55,6 +55,8 @@ class Cubin:
     parameters: int
     hidden: int
     image: bytes
+    key: str
+    """The entry of the cache that it is kept as."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,17 @@ def compile_kernel(
     key = _key(text, arch, options, release)
     kept = None if cache is None else cache.get(key)
     if kept is not None:
-        return _unpack(kept)
-    cubin = _cubin(kernel, arch, _compile(kernel, text, arch, options))
+        return _unpack(key, kept)
+    cubin = _cubin(kernel, arch, _compile(kernel, text, arch, options), key)
     if cache is not None:
         cache.put(key, _pack(cubin))
     return cubin
+
+
+def load_cubin(key: str, cache: ObjectCache) -> Cubin | None:
+    """Return a cubin that was compiled before, or None if it is not kept any more."""
+    kept = cache.get(key)
+    return None if kept is None else _unpack(key, kept)
 
 
 def compile_kernels(
@@ -108,10 +116,12 @@ def compile_kernels(
 
 def compile_stages(kernel: FuncOp, arch: int) -> Stages:
     """Compile a kernel and return it in every language on the way. Raises `CompileError`."""
-    text = emit_ttir(kernel, parse_version(_release(arch)))
-    facts = _compile(kernel, text, arch, _options(kernel), stages=True)
+    release = _release(arch)
+    text = emit_ttir(kernel, parse_version(release))
+    options = _options(kernel)
+    facts = _compile(kernel, text, arch, options, stages=True)
     ttir, ttgir, llir, ptx = (facts.text(name) for name in ("ttir", "ttgir", "llir", "ptx"))
-    return Stages(ttir, ttgir, llir, ptx, _cubin(kernel, arch, facts))
+    return Stages(ttir, ttgir, llir, ptx, _cubin(kernel, arch, facts, _key(text, arch, options, release)))
 
 
 def _release(arch: int) -> str:
@@ -138,13 +148,13 @@ def _key(text: str, arch: int, options: dict[str, object], release: str) -> str:
 
 
 def _pack(cubin: Cubin) -> bytes:
-    facts = {k: v for k, v in asdict(cubin).items() if k != "image"}
+    facts = {k: v for k, v in asdict(cubin).items() if k not in ("image", "key")}
     return json.dumps(facts).encode() + b"\n" + cubin.image
 
 
-def _unpack(content: bytes) -> Cubin:
+def _unpack(key: str, content: bytes) -> Cubin:
     facts, _, image = content.partition(b"\n")
-    return Cubin(**json.loads(facts), image=image)
+    return Cubin(**json.loads(facts), image=image, key=key)
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,7 @@ def _compile(kernel: FuncOp, text: str, arch: int, options: dict[str, object], *
     return facts
 
 
-def _cubin(kernel: FuncOp, arch: int, facts: _Facts) -> Cubin:
+def _cubin(kernel: FuncOp, arch: int, facts: _Facts, key: str) -> Cubin:
     parameters = len(kernel.args)
     return Cubin(
         name=facts.text("name"),
@@ -186,6 +196,7 @@ def _cubin(kernel: FuncOp, arch: int, facts: _Facts) -> Cubin:
         parameters=parameters,
         hidden=_count_parameters(facts.text("ptx")) - parameters,
         image=base64.b64decode(facts.text("cubin")),
+        key=key,
     )
 
 

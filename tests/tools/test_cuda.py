@@ -50,7 +50,11 @@ class Simulator(FakeDevice):
         name = f"{kernel.sym_name.data}.{next(_numbers)}"
         self.functions[name] = lambda *arguments: self.interpret(kernel, arguments, expected == ALL_EXPECTED)
         self.arity[name] = len(kernel.args)
-        return FakeCode(kernel.sym_name.data, name.encode())
+        self.compiled.append(name)
+        return FakeCode(kernel.sym_name.data, name.encode(), arch=arch, key=name)
+
+    def load_cubin(self, key: str, cache: object) -> FakeCode | None:
+        return FakeCode(key.partition(".")[0], key.encode(), arch=self.driver.capability(0), key=key)
 
     def compile_kernels(
         self, kernels: Sequence[tuple[tt.FuncOp, Expected]], arch: int, *, cache: object = None
@@ -80,6 +84,7 @@ def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     monkeypatch.setattr(driver, "cuda_driver", lambda: simulator.driver)
     monkeypatch.setattr(triton, "compile_kernel", simulator.compile_kernel)
     monkeypatch.setattr(triton, "compile_kernels", simulator.compile_kernels)
+    monkeypatch.setattr(triton, "load_cubin", simulator.load_cubin)
     return simulator
 
 
@@ -148,6 +153,27 @@ def test_dynamic_sizes(simulator: Simulator) -> None:
     # Rows whose length is a multiple of 16 want other variants, none before the first of these.
     assert compiled[0] == compiled[2] == len({launch.image.split(".")[0] for launch in simulator.launches})
     assert compiled[2] < compiled[3] == compiled[4]
+
+
+def test_a_program_that_was_compiled_before(simulator: Simulator, tmp_path: Path) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.softmax(-1) + x.sum(0)
+
+    def check(x: Tensor) -> set[str]:
+        torch.compiler.reset()
+        tilewright.reset_compile_stats()
+        simulator.compiled.clear()
+        g = on_cuda(f, cache=str(tmp_path), dynamic=True)
+        torch.testing.assert_close(g(x), f(x))
+        # The kernels as a cubin holds them are those for aligned buffers.
+        torch.testing.assert_close(g(shifted), f(shifted))
+        return {name.partition(".")[0] for name in simulator.compiled}
+
+    x, shifted = torch.randn(6, 9), torch.randn(60)[1:55].view(6, 9)
+    kernels = check(x)
+    assert "loop-fuse" in tilewright.last_compile_stats()["compile_s"]
+    assert check(x) == kernels  # the variants for buffers that begin anywhere, from the text that was kept
+    assert set(tilewright.last_compile_stats()["compile_s"]) == {"import", "lookup", "host"}
 
 
 def test_dump(simulator: Simulator, tmp_path: Path) -> None:

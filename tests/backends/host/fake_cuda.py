@@ -35,6 +35,8 @@ class FakeCode:
     image: bytes
     shared: int = 0
     num_warps: int = 4
+    arch: int = 90
+    key: str = ""
 
 
 @dataclass(frozen=True)
