@@ -279,14 +279,14 @@ def checkpoint_case() -> Case:
 
 
 def conv_training() -> Case:
-    def step(compile_function: Compile) -> Callable[[], Any]:
+    def step(compile_function: Compile, dtype: torch.dtype = torch.float32) -> Callable[[], Any]:
         torch.manual_seed(0)
         model = nn.Sequential(
             nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
             nn.Linear(32, 10),
-        ).cuda()  # fmt: skip
-        x, target = randn(8, 3, 32, 32), torch.arange(8, device="cuda")
+        ).to("cuda", dtype)  # fmt: skip
+        x, target = randn(8, 3, 32, 32).to(dtype), torch.arange(8, device="cuda")
         compiled = compile_function(model)
 
         def once() -> Any:
@@ -296,7 +296,10 @@ def conv_training() -> Case:
 
         return once
 
-    return Case("conv_batch_norm", lambda c: step(c)(), step, (1e-2, 1e-3))
+    def exact() -> Any:
+        return step(lambda f: f, torch.float64)()
+
+    return Case("conv_batch_norm", lambda c: step(c)(), step, TOLERANCES[torch.float32], exact)
 
 
 ROWS = (8192, 4096)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -215,20 +215,15 @@ def test_threads() -> None:
 
     g = compiled(f)
     inputs = [torch.randn(20, 30) for _ in range(8)]
-    g(inputs[0])
-    failures: list[str] = []
 
-    def work(x: Tensor) -> None:
-        for _ in range(50):
-            if not torch.allclose(g(x), f(x), atol=1e-5):
-                failures.append("differs")
+    def agrees(x: Tensor) -> bool:
+        return all(torch.allclose(g(x), f(x), atol=1e-5) for _ in range(50))
 
-    threads = [threading.Thread(target=work, args=(x,)) for x in inputs]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failures
+    with ThreadPoolExecutor(len(inputs)) as threads:
+        # With --device other threads have another default device than this one, and Dynamo compiles again. One is done
+        # with that first: while a thread traces, PyTorch 2.11 takes calls in others for part of the trace, and raises.
+        assert threads.submit(agrees, inputs[0]).result()
+        assert all(threads.map(agrees, inputs))
 
 
 @pytest.mark.cpu_only("a device has no OpenMP threads")
