@@ -2,6 +2,9 @@
 
 Two reductions become one with both combiners; a `loop.for` joins a reduction, which then stores as it goes. What the
 second loop reads of what the first stored must be the element of the same iteration: it is the value itself afterwards.
+
+On a GPU, a loop also joins a running sum or the like. On a CPU, that one takes one element after the other, and what is
+apart from it many at a time.
 """
 
 from __future__ import annotations
@@ -13,9 +16,21 @@ from xdsl.dialects import arith
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS
-from tilewright.dialects.loop import Bounds, ForOp, LoadOp, Loop, NestOp, ReduceOp, StoreOp, YieldOp
+from tilewright.dialects.loop import (
+    Bounds,
+    ForOp,
+    LoadOp,
+    Loop,
+    NestOp,
+    ReduceOp,
+    ScanOp,
+    StoreOp,
+    YieldOp,
+    layout_of,
+)
 from tilewright.dialects.sym_expr import Expr
 from tilewright.passes.analysis.accesses import IndexNames
+from tilewright.passes.analysis.legality import has_prefixes_only, is_leaf
 from tilewright.passes.rewriting.loops import move_ops
 from tilewright.passes.rewriting.origins import fuse_locations
 
@@ -46,17 +61,18 @@ class _Statement:
 
 def merge_sibling_loops(nest: NestOp, names: IndexNames) -> bool:
     """Merge what can be merged at every depth of `nest`; return whether anything was."""
-    return _merge_in(nest.block, names)
+    on_gpu = any(layout_of(output.type).device_kind == "cuda" for output in nest.outputs)
+    return _merge_in(nest.block, names, (ForOp, ReduceOp, ScanOp) if on_gpu else (ForOp, ReduceOp))
 
 
-def _merge_in(block: Block, names: IndexNames) -> bool:
+def _merge_in(block: Block, names: IndexNames, kinds: tuple[type[Loop], ...]) -> bool:
     latest: dict[Hashable, Loop] = {}
     changed = False
-    for loop in [op for op in block.ops if isinstance(op, (ForOp, ReduceOp))]:
+    for loop in [op for op in block.ops if isinstance(op, kinds)]:
         merged = loop
         key = _key(loop)
         earlier = latest.get(key)
-        if earlier is not None:
+        if earlier is not None and _are_alike(earlier, loop):
             behind = _movers(earlier, loop, names)
             if behind is not None:
                 merged = _merge(earlier, loop)
@@ -67,8 +83,16 @@ def _merge_in(block: Block, names: IndexNames) -> bool:
         latest[key] = merged
     for op in block.ops:
         if isinstance(op, Loop):
-            changed |= _merge_in(op.block, names)
+            changed |= _merge_in(op.block, names, kinds)
     return changed
+
+
+def _are_alike(first: Loop, second: Loop) -> bool:
+    """Whether one loop can be both: a running sum has no results, and stays one with straight-line code alone."""
+    parts = (first, second)
+    if not any(isinstance(p, ScanOp) for p in parts):
+        return True
+    return all(has_prefixes_only(p) if isinstance(p, ScanOp) else isinstance(p, ForOp) and is_leaf(p) for p in parts)
 
 
 def _key(loop: Loop) -> Hashable:
@@ -124,7 +148,11 @@ def _merge(first: Loop, second: Loop) -> Loop:
     assert block is not None
     parts = (first, second)
     reductions = [p for p in parts if isinstance(p, ReduceOp)]
-    merged: Loop = _reduction(first.loops, reductions, second, block) if reductions else ForOp.get(first.loops)
+    merged: Loop
+    if reductions:
+        merged = _reduction(first.loops, reductions, second, block)
+    else:
+        merged = (ScanOp if any(isinstance(p, ScanOp) for p in parts) else ForOp).get(first.loops)
     merged.location = fuse_locations(first.location, second.location)
     block.insert_op_before(merged, second)
     values: list[SSAValue] = []

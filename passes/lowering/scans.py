@@ -1,6 +1,7 @@
 """Running sums, products and extremes along a dimension: each element is combined with all those before it.
 
-Like eager, sums and products of f32 are kept in f64, those of 16-bit floats in f32, and each result is rounded once.
+Like eager, sums and products of f32 are kept in f64 on a CPU, but in f32 on CUDA, those of 16-bit floats in f32, and
+each result is rounded once.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from tilewright.passes.lowering.errors import NotLoweredError
 from tilewright.passes.lowering.nest import nest
 
 
-def _accumulator(element: Attribute) -> Attribute:
-    """Return the type that a running combination of elements is kept in (torch: acc_type on the CPU)."""
-    return f64 if element == f32 else compute_type(element)
+def _accumulator(element: Attribute, *, on_cuda: bool) -> Attribute:
+    """Return the type that a running combination of elements is kept in (torch: acc_type)."""
+    return f64 if element == f32 and not on_cuda else compute_type(element)
 
 
 def _cumulative(combiner: str) -> Lowering:
@@ -32,7 +33,8 @@ def _cumulative(combiner: str) -> Lowering:
         expected = given or (element_of(source) if is_float(element_of(source)) else i64)
         if element != expected:
             raise NotLoweredError(f"a result of type {element}, expected {expected}")
-        d, sizes, kept = call.dim("dim", len(sizes_of(source))), sizes_of(source), _accumulator(element)
+        d, sizes = call.dim("dim", len(sizes_of(source))), sizes_of(source)
+        kept = _accumulator(element, on_cuda=call.on_cuda)
 
         def fill(b: Body, around: Index, destinations: Sequence[Value]) -> None:
             def step(b: Body, k: Index) -> None:

@@ -58,7 +58,7 @@ class ScanBuilder:
         (size,) = blocks
         extent = self._scope.extent(this)
         if self._scope.fits(extent, size):
-            self._points(op, this, extent, size, self._start(op))
+            self._points(op, this, extent, size, self._start(op) if size == 1 else None)
             return
 
         def tile(counter: SSAValue, carried: Carried) -> Carried:
@@ -81,17 +81,20 @@ class ScanBuilder:
             start += [self._builder.fit(v, shape) for v in identity]
         return start
 
-    def _iteration(self, op: ScanOp, carried: Carried) -> Carried:
-        """Build the body of a scan, of one iteration or of a block, and return what its prefixes leave."""
+    def _iteration(self, op: ScanOp, carried: Carried | None) -> Carried:
+        """Build the body of a scan, of one iteration or of a block, and return what its prefixes leave.
+
+        Without `carried` nothing comes before or after.
+        """
         at = 0
         for prefix in self._prefixes(op):
-            self._before[prefix] = carried[at : at + len(prefix.inputs)]
+            self._before[prefix] = () if carried is None else carried[at : at + len(prefix.inputs)]
             at += len(prefix.inputs)
         for inner in op.block.ops:
             self._lower(inner)
         return [v for p in self._prefixes(op) for v in self._before.pop(p)]
 
-    def _points(self, op: ScanOp, this: LoopDim, extent: Extent, size: int, carried: Carried) -> Carried:
+    def _points(self, op: ScanOp, this: LoopDim, extent: Extent, size: int, carried: Carried | None) -> Carried:
         """Build the points of a block."""
         if this.step != 1:
             raise PassFailedException(f"`loop.scan` over blocks by a step of {this.step} has no lowering")
@@ -120,6 +123,8 @@ class ScanBuilder:
             values = [b.select(mask, v, n) for v, n in zip(values, identity, strict=True)]
         shape = b.common_shape([*(shape_of(v) for v in values), (*(1 for _ in range(axis)), self._block)])
         scanned = self._combiners.scan(name, [b.fit(v, shape) for v in values], axis)
+        if not before:
+            return scanned
         results = self._combiners.combine(name, before, scanned)
         last = b.compare_integers("eq", b.along(b.numbers(self._block), axis, axis + 1), b.number(self._block - 1, i32))
         ends = [b.fit(b.select(last, r, n), shape_of(r)) for r, n in zip(results, identity, strict=True)]
