@@ -34,6 +34,7 @@ PASSES: dict[str, str] = {
     "tt-cache-hints": "tilewright.passes.tt_cache_hints:TtCacheHintsPass",
     "tt-cse": "tilewright.passes.tt_cse:TtCsePass",
     "tt-merge-loops": "tilewright.passes.tt_merge_loops:TtMergeLoopsPass",
+    "tt-pipeline-loads": "tilewright.passes.tt_pipeline_loads:TtPipelineLoadsPass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }
 """For each pass name its class as `module:Class`, loaded on use."""

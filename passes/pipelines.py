@@ -69,6 +69,7 @@ _TT = (
     "tt-merge-loops",  # which tell by their bounds, now one value, that they run over the same
     "tt-cse",  # what is equal in the merged loops
     "tt-cache-hints",  # of the loads that are left
+    "tt-pipeline-loads",  # of loops that are not merged any more
     "tt-approximate",  # what the rounding behind it hides
 )
 """Kernels for CUDA to Triton's IR; all others are left alone."""

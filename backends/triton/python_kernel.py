@@ -28,6 +28,7 @@ from tilewright.backends.triton.python_values import (
 )
 from tilewright.dialects import tt
 from tilewright.dialects.tt import shape_of
+from tilewright.dialects.type_guards import is_integer_constant
 
 _MAX_INLINE = 48
 _MAX_OPERANDS = 72
@@ -308,7 +309,12 @@ class KernelSource:
             self._texts[argument] = self._texts[result] = Text(name, shape=shape_of(argument.type))
         bounds = [self.text(v) for v in (op.lb, op.ub, op.step)]
         variable = self._names.fresh(hint_of(index))
-        self._line(f"for {variable} in range({', '.join(self._bounds(*bounds))}):")
+        arguments = ", ".join(self._bounds(*bounds))
+        stages = op.attributes.get("tt.num_stages")
+        if stages is not None and is_integer_constant(stages):
+            self._line(f"for {variable} in tl.range({arguments}, num_stages={stages.value.data}):")
+        else:
+            self._line(f"for {variable} in range({arguments}):")
         wide = dtype_name(index.type) == "tl.int64"
         plain = Text(variable, plain=True)
         self._texts[index] = cast(plain, "tl.int64") if wide else plain

@@ -32,6 +32,7 @@ PASSES = [
     "retarget",
     "tt-cse",
     "tt-merge-loops",
+    "tt-pipeline-loads",
 ]
 
 
