@@ -56,8 +56,8 @@ from tilewright.passes.blocks.choice import BlockChooser, BlockLimits
 from tilewright.passes.rewriting.tiles import fits, split_reduce, tile_loops
 
 
-def _apply(op: Loop, sizes: Sequence[int]) -> None:
-    """Make axes of the loops of `op` that have a size above 1."""
+def _apply(op: Loop, sizes: Sequence[int], fastest: int | None) -> None:
+    """Make axes of the loops of `op` that have a size above 1; the tiles of `fastest`, one of a nest, come last."""
     axes = [(i, size) for i, size in enumerate(sizes) if size > 1]
     if not axes:
         return
@@ -70,14 +70,14 @@ def _apply(op: Loop, sizes: Sequence[int]) -> None:
         _, points = split_reduce(op, axes)
     else:
         assert isinstance(op, (NestOp, ForOp))
-        points = tile_loops(op, axes, in_order=True)
+        points = tile_loops(op, axes, in_order=True, last=fastest if isinstance(op, NestOp) else None)
     points.blocks = [size for _, size in axes]
 
 
-def _warps(elements: int) -> int:
-    """Return how many warps compute a block: each thread 8 elements of a small block, up to 32 of a large one."""
-    if elements <= 2048:
-        return max(1, elements // 256)
+def _warps(elements: int, per_thread: int) -> int:
+    """Return how many warps compute a block: each thread `per_thread` elements of a small block, up to 32 of others."""
+    if elements <= 256 * per_thread:
+        return max(1, elements // (32 * per_thread))
     return min(32, max(8, elements // 512))
 
 
@@ -112,12 +112,13 @@ class LoopTileBlocksPass(ModulePass):
 
 
 def _tile_kernel(kernel: KernelOp, limits: BlockLimits) -> None:
-    elements = 1
+    elements, per_thread = 1, 1
     for nest in [o for o in kernel.block.ops if isinstance(o, NestOp)]:
         chooser = BlockChooser(nest, limits)
         sizes = chooser.run()
-        elements = max(elements, chooser.elements)
+        elements, per_thread = max(elements, chooser.elements), max(per_thread, chooser.per_thread)
+        fastest = chooser.fastest
         for op in reversed(list(sizes)):
-            _apply(op, sizes[op])
+            _apply(op, sizes[op], fastest)
     kernel.attributes["num_stages"] = IntegerAttr(1, i32)
-    kernel.attributes["num_warps"] = IntegerAttr(_warps(elements), i32)
+    kernel.attributes["num_warps"] = IntegerAttr(_warps(elements, per_thread), i32)

@@ -20,6 +20,7 @@ from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.analysis.legality import BLOCKS, dependents, why_not
 from tilewright.passes.blocks.runs import UNKNOWN, Axis, Runs, path_to
 from tilewright.passes.blocks.sizes import SHORTEST, power_at_least, power_at_most, tile_size
+from tilewright.passes.blocks.threads import MOST, THREADS, elements_per_thread
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,11 @@ class BlockChooser:
         self._inner = [op for op in self.nest.walk() if isinstance(op, Loop) and op is not self.nest]
         for op in (self.nest, *self._inner):
             self.sizes[op] = [1] * len(op.steps)
+        self.per_thread = MOST
+        """How many elements of a small block a thread computes."""
+        if not self._inner:
+            threads = 2 * self.limits.programs * THREADS
+            self.per_thread = elements_per_thread(self.nest, self._runs, self.space, threads)
 
     def run(self) -> dict[Loop, list[int]]:
         """Return the sizes of the axes of all loops in the nest."""
@@ -85,6 +91,17 @@ class BlockChooser:
             self._along(columns)
         self._have_enough_programs()
         return self.sizes
+
+    @property
+    def fastest(self) -> int | None:
+        """The loop of the nest along which programs should follow each other, if it is not the last one.
+
+        Programs that run at the same time then meet in rows of the memory, as far as accesses agree on what these are.
+        """
+        columns, last = self._runs.along(self.nest), len(self.nest.steps) - 1
+        if not columns or self._runs.weight(Axis(self.nest, columns[0])) <= self._runs.weight(Axis(self.nest, last)):
+            return None
+        return columns[0]
 
     @property
     def elements(self) -> int:
@@ -115,7 +132,7 @@ class BlockChooser:
         extents, sizes = self._runs.extents(self.nest), self.sizes[self.nest]
         columns = self._columns_of_nest()
         wide = [i for i in columns if (UNKNOWN if extents[i] is None else extents[i] or 0) >= _WINDOW]
-        budget = self.limits.tile
+        budget = self.limits.tile if self.per_thread == MOST else min(self.limits.tile, THREADS * self.per_thread)
         if len(wide) > 1:
             side = 128 // max(2, min(4, self._runs.narrowest))
             budget = side * side
@@ -181,7 +198,10 @@ class BlockChooser:
         left = max(1, limit // self._block_of(op))
         if isinstance(op, ScanOp):
             (extent,) = extents
-            sizes[0] = min(left, self.limits.looped if extent is None else power_at_least(extent))
+            left = min(left, self.limits.looped)
+            size = left if extent is None else power_at_least(extent)
+            # One block has nothing to hand on to the next one.
+            sizes[0] = size if size <= 2 * left else left
             return
         legal = self._legal(op, range(len(extents)))
         known = [e for e in extents if e is not None]
@@ -291,7 +311,7 @@ class BlockChooser:
         while sizes and (count := self.programs()) is not None and count < self.limits.programs:
             floors = [32 if i in along else 1 for i in range(len(sizes))]
             wide = [i for i, n in enumerate(sizes) if n > floors[i]]
-            if self.elements <= _SMALL or not wide:
+            if self.elements <= min(_SMALL, THREADS * self.per_thread) or not wide:
                 break
             sizes[min(wide, key=lambda i: (floors[i], -sizes[i]))] //= 2
         while sizes and (self.programs() or 0) > MAX_PROGRAMS:

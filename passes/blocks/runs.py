@@ -114,7 +114,7 @@ class Runs:
                 strides.append(_Stride(axis, abs(int(step)), known))
         if last is None:
             return
-        width = _width(op)
+        width = width_of(op)
         self._narrowest = min(self._narrowest, width)
         votes = _run(strides) or {last: 0.25}
         for loop in dict.fromkeys(axis.loop for axis in path):
@@ -149,7 +149,7 @@ def _run(strides: Sequence[_Stride]) -> dict[Axis, float]:
     return votes
 
 
-def _width(op: LoadOp | StoreOp) -> int:
+def width_of(op: LoadOp | StoreOp) -> int:
     """Return the bytes of the element of an access."""
     kind = element_in_register((op.source if isinstance(op, LoadOp) else op.target).type)
     if is_integer(kind):

@@ -27,11 +27,14 @@ def _points(this: LoopDim, start: Expr, size: int) -> LoopDim:
     return LoopDim(start, start + size if whole else Min(start + size, this.upper))
 
 
-def tile_loops(loop: NestOp | ForOp, sizes: Sequence[tuple[int, int]], *, in_order: bool = False) -> ForOp:
+def tile_loops(
+    loop: NestOp | ForOp, sizes: Sequence[tuple[int, int]], *, in_order: bool = False, last: int | None = None
+) -> ForOp:
     """Move loops of `loop`, given by position, into a loop inside it, in that order, in tiles of the given sizes.
 
-    The loops over tiles come behind the loops that are not tiled, or with `in_order` take the places of the old ones.
-    A loop that fits one tile needs none over tiles. Returns the loop over points.
+    The loops over tiles come behind the loops that are not tiled, or with `in_order` take the places of the old ones;
+    the one over tiles of the loop `last` comes last. A loop that fits one tile needs none over tiles. Returns the loop
+    over points.
     """
     space = IndexSpace()
     dims = space.loops(loop)
@@ -46,7 +49,7 @@ def tile_loops(loop: NestOp | ForOp, sizes: Sequence[tuple[int, int]], *, in_ord
     outer = [i for i in range(len(dims)) if i not in size_of]
     outer += [i for i, size in sizes if not fits(dims[i], size)]
     if in_order:
-        outer.sort()
+        outer.sort(key=lambda i: (i == last and i in size_of, i))
     for i in sorted(size_of, reverse=True):
         loop.block.erase_arg(loop.block.args[i])
     starts: dict[int, Expr] = {}

@@ -8,6 +8,7 @@ import pytest
 from xdsl.parser import Parser
 
 from tilewright.dialects.loop import KernelOp, Loop, NestOp
+from tilewright.dialects.type_guards import is_integer_constant
 from tilewright.passes.analysis.kernels import nests_for
 from tilewright.passes.blocks.choice import MAX_PROGRAMS
 from tilewright.passes.blocks.sizes import power_at_least, power_at_most, tile_size
@@ -56,6 +57,14 @@ def _blocks(nest: NestOp) -> list[tuple[int, ...]]:
     return [op.blocks for op in nest.walk() if isinstance(op, Loop) and op.blocks is not None]
 
 
+def _warps(nest: NestOp) -> int:
+    kernel = nest.parent_op()
+    assert isinstance(kernel, KernelOp)
+    warps = kernel.attributes["num_warps"]
+    assert is_integer_constant(warps)
+    return warps.value.data
+
+
 def test_loops_without_points_and_with_one() -> None:
     assert _programs(_pointwise(0)) == 0
     assert _blocks(_pointwise(1)) == []
@@ -73,10 +82,10 @@ def test_a_grid_is_no_longer_than_cuda_has_it() -> None:
 
 
 def test_few_elements_go_to_several_programs() -> None:
-    assert _blocks(_pointwise(1 << 14)) == [(256,)]
+    nest = _pointwise(1 << 14)
+    assert _blocks(nest) == [(128,)]
+    assert _warps(nest) == 4
 
 
 def test_a_kernel_says_how_many_warps_it_takes() -> None:
-    kernel = _pointwise(1 << 22).parent_op()
-    assert isinstance(kernel, KernelOp)
-    assert str(kernel.attributes["num_warps"]) == "4 : i32"
+    assert _warps(_pointwise(1 << 22)) == 4
