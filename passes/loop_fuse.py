@@ -96,6 +96,9 @@ class LoopFusePass(ModulePass):
     programs: int = 264
     """Independent iterations that a merged nest keeps on a GPU, if there were as many."""
 
+    cached: int = 1 << 23
+    """Bytes of a tensor that the caches of a CPU may keep from one nest to the next."""
+
     work: int = 4096
     """Iterations that one of fewer programs of a GPU may do."""
 
@@ -116,6 +119,7 @@ class LoopFusePass(ModulePass):
             self.min_parallel,
             self.small,
             self.programs,
+            self.cached,
             self.work,
             self.horizontal,
             self.siblings,

@@ -26,6 +26,7 @@ from tilewright.passes.fusion.match import LoopMatch, match_producer, match_sibl
 from tilewright.passes.fusion.outputs import share_equal_outputs
 from tilewright.passes.fusion.siblings import merge_sibling_loops
 from tilewright.passes.rewriting.forward import StoreForwarder
+from tilewright.passes.rewriting.loops import split_outer_loop
 from tilewright.passes.rewriting.trees import merge_nests
 
 
@@ -40,6 +41,8 @@ class TreeLimits:
     """Iterations up to which a nest is too small for its parallelism to matter, or to be worth a kernel."""
     programs: int
     """As `min_parallel`, on a GPU."""
+    cached: int
+    """Bytes of a tensor that the caches of a CPU may keep from one nest to the next."""
     work: int
     """Iterations of a nest on a GPU that one program may do, if there are fewer programs."""
     horizontal: bool
@@ -109,11 +112,31 @@ class TreeMerger:
         if not self._fits(one, other):
             return None
         match = match_producer(one, other, edges, self.names, self.sizes)
+        if match is not None and match.splits and other.is_flat and self._is_worth_splitting(edges):
+            self._split(consumer, match)
+            other = self._info(consumer)
+            match = match_producer(one, other, edges, self.names, self.sizes)
         if match is None or not self._is_worth_it(one, other, match):
             return None
         if self.held.is_excessive(producer, one.sources(), consumer):
             return None
         return self._merge(producer, consumer, match)
+
+    def _is_worth_splitting(self, edges: Mapping[SSAValue, list[LoadOp]]) -> bool:
+        """Whether what is read through `edges` would not be in a cache anyway.
+
+        A loop that is split computes in its inner part what belongs to a group alone, where caches save the rest.
+        """
+        results = list(edges)
+        on_gpu = any(layout_of(r.type).device_kind == "cuda" for r in results)
+        return on_gpu or sum(self.hints.bytes_of(r.type) for r in results) >= self.limits.cached
+
+    def _split(self, consumer: NestOp, match: LoopMatch) -> None:
+        """Split loops of a consumer as its producer has them; `loop-collapse` joins them where fusion declines."""
+        for index, (groups, size) in match.splits.items():
+            position = next(i for i, v in enumerate(consumer.indices) if self.names.symbol(v) == index)
+            split_outer_loop(consumer, position, groups, size, self.names)
+        del self._infos[consumer]
 
     def _fits(self, one: NestInfo, other: NestInfo) -> bool:
         if _device(one.nest) != _device(other.nest) or one.ops + other.ops > self.limits.max_ops:

@@ -1,14 +1,19 @@
-"""Take loops apart: a loop of one iteration becomes its body."""
+"""Take loops apart: a loop of one iteration becomes its body, and one loop of a nest two."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from xdsl.dialects import arith
+from xdsl.dialects.builtin import IndexType
 from xdsl.ir import Block, Operation, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS
-from tilewright.dialects.loop import ForOp, PrefixOp, ReduceOp, ScanOp, StoreOp
+from tilewright.dialects.loop import Bounds, ForOp, LoopDim, NestOp, PrefixOp, ReduceOp, ScanOp, StoreOp
+from tilewright.dialects.sym_expr import Expr
+from tilewright.passes.analysis.accesses import IndexNames
+from tilewright.passes.rewriting.indices import IndexRewriter
+from tilewright.passes.rewriting.rebuild import set_loops
 
 
 def move_ops(ops: Iterable[Operation], block: Block, before: Operation | None = None) -> None:
@@ -77,3 +82,16 @@ def inline_reduce(loop: ReduceOp) -> Operation | None:
     loop.detach()
     loop.erase()
     return after if first is None or first is last else first
+
+
+def split_outer_loop(nest: NestOp, position: int, groups: Expr, size: Expr, names: IndexNames) -> None:
+    """Make two loops of one of `nest`, which counts from 0 to `groups * size` by one: over groups, and inside them."""
+    bounds, old = nest.loops, nest.indices[position]
+    group, inner = (nest.block.insert_arg(IndexType(), position + i) for i in range(2))
+    group.name_hint = inner.name_hint = old.name_hint
+    rule = size * names.symbol(group) + names.symbol(inner)
+    IndexRewriter(names, {names.symbol(old): rule}, nest.block).replace(old)
+    nest.block.erase_arg(nest.block.args[position + 2])
+    dims = list(bounds.dims)
+    dims[position : position + 1] = [LoopDim.extent(groups), LoopDim.extent(size)]
+    set_loops(nest, Bounds(tuple(dims), bounds.operands))

@@ -83,7 +83,7 @@ PROGRAMS: dict[str, Program] = {
         [floats(4, 6, 13, 11, grad=True), weights(6), weights(6)],
     ),
     "group norm": Program(
-        lambda x, w, b: F.group_norm(x, 3, w, b), [floats(4, 6, 13, 11, grad=True), weights(6), weights(6)]
+        lambda x, w, b: F.silu(F.group_norm(x, 3, w, b)), [floats(4, 6, 13, 11, grad=True), weights(6), weights(6)]
     ),
     "gelu by tanh": Program(
         lambda x, b: F.gelu(x + b, approximate="tanh"), [floats(37, 1000, grad=True), floats(1000, grad=True)]
