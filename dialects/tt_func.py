@@ -35,12 +35,12 @@ from xdsl.traits import HasParent, IsolatedFromAbove, IsTerminator, Pure, Symbol
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.arith_tensor import element_of
-from tilewright.dialects.sym import ExprAttr, free_symbols
+from tilewright.dialects.sym import ExprAttr, IntsAttr, free_symbols
 from tilewright.dialects.tt_types import PointerType, Writes, verify_choice
 from tilewright.dialects.type_guards import is_array, is_integer_constant
 
 AXES = ("x", "y", "z")
-OURS = ("grid", "symbols", "reach", "wide", "num_warps", "num_stages")
+OURS = ("grid", "symbols", "reach", "wide", "parts", "num_warps", "num_stages")
 """The attributes of a kernel that Triton does not see."""
 
 NARROW_LIMIT = 1 << 31
@@ -61,7 +61,8 @@ class FuncOp(IRDLOperation):
     symbols; `symbols = ["n0", ..]`, the names of the last arguments; `num_warps` and `num_stages`, i32.
 
     A kernel with `reach = #sym.expr<..>`, over the symbols, is for sizes with which that is below 2**31. For all others
-    `wide = @k0_wide` names a kernel that does the same. A divisibility is expected of an argument, too, not promised:
+    `wide = @k0_wide` names a kernel that does the same. With `parts = #sym.ints<[4, 8]>` the first 4 programs work on
+    other buffers than the next 8. A divisibility is expected of an argument, too, not promised:
     who launches the kernel looks, and else has it compiled without.
     """
 
@@ -128,6 +129,12 @@ class FuncOp(IRDLOperation):
         found = SymbolTable.lookup_symbol(self, given) if isinstance(given, SymbolRefAttr) else None
         return found if isinstance(found, FuncOp) else None
 
+    @property
+    def parts(self) -> tuple[int, ...] | None:
+        """How many programs one after the other work on the same buffers, if that differs."""
+        given = self.attributes.get("parts")
+        return tuple(int(count) for count in given.exprs) if isinstance(given, IntsAttr) else None
+
     def divisor(self, position: int) -> int:
         """Return what an argument is expected to be a multiple of."""
         given = None if self.arg_attrs is None else self.arg_attrs.data[position].data.get(DIVISIBILITY)
@@ -190,6 +197,7 @@ class FuncOp(IRDLOperation):
         for name in ("grid", "reach"):
             self._verify_expr(name)
         self._verify_wide()
+        self._verify_parts()
 
     def _verify_expr(self, name: str) -> None:
         given = self.attributes.get(name)
@@ -200,6 +208,16 @@ class FuncOp(IRDLOperation):
         unbound = [s.name for s in free_symbols([given.expr]) if s.name not in self.symbol_names]
         if unbound:
             raise VerifyException(f"`tt.func` has a {name} of the symbol `{unbound[0]}`, which it does not take")
+
+    def _verify_parts(self) -> None:
+        given = self.attributes.get("parts")
+        if given is None:
+            return
+        if not isinstance(given, IntsAttr) or not all(count.is_Integer and count > 0 for count in given.exprs):
+            raise VerifyException(f"`tt.func` has parts = {given}, expected numbers of programs as `#sym.ints`")
+        total = sum(int(count) for count in given.exprs)
+        if self.grid is None or self.grid.expr != total:
+            raise VerifyException(f"`tt.func` has parts of {total} programs, expected a grid of as many")
 
     def _verify_wide(self) -> None:
         given = self.attributes.get("wide")

@@ -33,6 +33,7 @@ PASSES: dict[str, str] = {
     "tt-approximate": "tilewright.passes.tt_approximate:TtApproximatePass",
     "tt-cache-hints": "tilewright.passes.tt_cache_hints:TtCacheHintsPass",
     "tt-cse": "tilewright.passes.tt_cse:TtCsePass",
+    "tt-merge-launches": "tilewright.passes.tt_merge_launches:TtMergeLaunchesPass",
     "tt-merge-loops": "tilewright.passes.tt_merge_loops:TtMergeLoopsPass",
     "tt-pipeline-loads": "tilewright.passes.tt_pipeline_loads:TtPipelineLoadsPass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",

@@ -71,6 +71,7 @@ _TT = (
     "tt-cache-hints",  # of the loads that are left
     "tt-pipeline-loads",  # of loops that are not merged any more
     "tt-approximate",  # what the rounding behind it hides
+    "tt-merge-launches",  # what a program's part decides hides where its pointers come from
 )
 """Kernels for CUDA to Triton's IR; all others are left alone."""
 

@@ -50,8 +50,8 @@ def run_programs(
     total = _grid(kernel, launch)
     traffic = Traffic([p.buffer for p in pointers], [pointers[n].buffer for n in _written(kernel)])
     at_once = _programs_at_once(kernel)
-    for first in range(0, total, at_once):
-        programs = Programs(first, min(at_once, total - first), total, traffic)
+    for first, count in _batches(kernel.parts or (total,), at_once):
+        programs = Programs(first, count, total, traffic)
         space, before = Space((programs.count,), (kernel,)), Undefined().before
         frame = Frame(caller.module, symbols, space=space, programs=programs, before=before)
         for argument, content in zip(arguments, (*pointers, *numbers), strict=True):
@@ -116,6 +116,15 @@ def _check_booleans(pointer: Pointers) -> None:
         (place,) = first_true(wrong)
         found = int(pointer.buffer.tensor[place])
         raise ExecutionError(f"element {place} of `{pointer.name}` is {found} afterwards, expected 0 or 1 for a bool")
+
+
+def _batches(parts: Sequence[int], at_once: int) -> Iterator[tuple[int, int]]:
+    """Yield the first one and the number of programs that run at once, which have the same buffers."""
+    begin = 0
+    for part in parts:
+        for first in range(0, part, at_once):
+            yield begin + first, min(at_once, part - first)
+        begin += part
 
 
 def _programs_at_once(kernel: tt.FuncOp) -> int:
