@@ -45,10 +45,10 @@ class NestOp(Loop):
     """A tree of loops that computes whole tensors.
 
     On tensors, each block argument of `outs` is a destination that the body stores to, and becomes the result of the
-    same position: every element is stored exactly once, unless the stores combine. A destination `%o = %x : T` begins
-    as a copy of the tensor `%x`, and the elements that the body does not store stay what they are there. On buffers
-    there are no results. All iterations are independent; an iteration may load from its own destinations only what it
-    stored before.
+    same position: every element is stored exactly once, unless the stores combine. What a mask keeps from being stored
+    is undefined, and nobody may use it. A destination `%o = %x : T` begins as a copy of the tensor `%x`, and the
+    elements that the body does not store stay what they are there. On buffers there are no results. All iterations are
+    independent; an iteration may load from its own destinations only what it stored before.
 
     Without loops, `loop.nest ()`, the body runs once.
     """

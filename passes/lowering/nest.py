@@ -24,14 +24,14 @@ def nest(
     sizes: Sequence[Expr],
     outs: Sequence[Tensor],
     fill: Callable[[Body, Index, Sequence[Value]], None],
-    start: SSAValue | None = None,
+    *starts: SSAValue,
 ) -> Sequence[SSAValue]:
     """Add a nest of loops over `sizes` that computes tensors of types `outs`, and return them.
 
     `fill` gets a body for operands that meet in dtype `element`, the indices of the loops, and the destinations to
-    store to; the first of these begins as `start`, if that is given.
+    store to; the first of these begin as `starts`.
     """
-    op = NestOp.get(Bounds.extents(sizes), outs, initial={} if start is None else {0: start})
+    op = NestOp.get(Bounds.extents(sizes), outs, initial=dict(enumerate(starts)))
     op.location = call.op.location
     op.attributes["origin"] = _origin(call.name)
     call.ops.append(op)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import i1, i64
+from xdsl.dialects.builtin import i1
 from xdsl.ir import Attribute, SSAValue
 
 from tilewright.dialects.combiners import COMBINERS
-from tilewright.dialects.loop import CmpOp, layout_of, register_type
-from tilewright.dialects.sym_expr import Expr, integer, provably_at_most
+from tilewright.dialects.loop import layout_of, register_type
+from tilewright.dialects.sym_expr import Expr, integer
 from tilewright.passes.lowering.body import Body, Index, Value
 from tilewright.passes.lowering.call import Call, Lowering, Tensor, element_of, sizes_of
 from tilewright.passes.lowering.dtypes import Number, compute_type
 from tilewright.passes.lowering.errors import NotLoweredError
-from tilewright.passes.lowering.nest import broadcast, converted, filled, gathered, nest, with_element
+from tilewright.passes.lowering.nest import broadcast, converted, gathered, nest, with_element
 from tilewright.passes.lowering.positions import (
     OUT_OF_RANGE,
     Position,
@@ -108,43 +108,6 @@ class Scatter:
 def _identity(combiner: str, element: Attribute) -> Number:
     (constant,) = COMBINERS[combiner].identity([register_type(element)])
     return constant.value.data
-
-
-def _embedding_dense_backward(call: Call) -> Sequence[SSAValue]:
-    """Add each row of the gradient to the row of the table that it was taken from.
-
-    As in eager, rows of the padding and positions beyond the table count for nothing.
-    """
-    grad, positions = call.tensor("grad_output"), call.tensor("indices")
-    check_positions(positions)
-    if call.flag("scale_grad_by_freq"):
-        raise NotLoweredError("gradients scaled by frequency")
-    rows, width = layout_of(call.result).sizes
-    padding, may_be_empty = call.size("padding_idx"), not provably_at_most(integer(1), rows, call.ranges)
-
-    def place_of(b: Body, k: Index) -> tuple[Value, Value]:
-        place = b.cast(b.load(positions, k), element_of(positions), i64)
-        counts = b.emit(CmpOp.get("lt", place, b.constant(_number(rows), i64), unsigned=True))
-        if not provably_at_most(padding, integer(-1), call.ranges):
-            counts = b.both(counts, b.compare("ne", place, b.constant(_number(padding), i64)))
-        return place, counts
-
-    def places(b: Body, i: Index, k: Index, j: Index) -> Places:
-        place, counts = place_of(b, k)
-        place = b.select(counts, place, b.constant(0, i64))
-        return {0: Position(b.as_index(place), counts if may_be_empty else None)}
-
-    def value(b: Body, i: Index, k: Index, j: Index) -> Value:
-        return b.select(place_of(b, k)[1], b.load(grad, [*k, *j]), b.constant(0, b.element))
-
-    scatter = Scatter((), sizes_of(positions), [width], places, value)
-    # Eager rounds each sum on the CPU, and on CUDA the last one.
-    add = scatter.emit_wide if call.on_cuda else scatter.emit
-    return add(call, filled(call, call.result, 0), "sum")
-
-
-def _number(expr: Expr) -> Number:
-    return int(expr) if expr.is_Integer else expr
 
 
 def _index_put(call: Call) -> Sequence[SSAValue]:
@@ -305,7 +268,6 @@ def _index_fill(call: Call) -> Sequence[SSAValue]:
 
 
 LOWERINGS: dict[str, Lowering] = {
-    "aten.embedding_dense_backward.default": _embedding_dense_backward,
     "aten.index_put.default": _index_put,
     "aten.scatter.src": _scatter("src"),
     "aten.scatter.value": _scatter("value"),

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from tilewright.backends.triton.compile import compile_kernels
 from tilewright.backends.triton.python_source import emit_python
 from tilewright.backends.triton.ttir import ALL_EXPECTED, Expected
+from tilewright.passes.lowering import embedding_gradient
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Relative, and absolute for results near one; eager on the CPU sums and rounds in another order."""
@@ -132,6 +133,26 @@ def test_cubins(name: str) -> None:
 def test_cubins_of_16_bits(name: str) -> None:
     for dtype, arch in ((torch.bfloat16, 90), (torch.float16, 80)):
         assert compile_kernels([(k, ALL_EXPECTED) for k in checked(name, dtype).kernels], arch)
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+def test_the_gradient_of_a_large_table(padding: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are not taken, taken once, and often; summed in f32, and rounded once."""
+    monkeypatch.setattr(embedding_gradient, "LARGE", 1)
+    positions = torch.randint(0, 300, (7, 40))
+    positions[:2, :20], positions[3, :9], positions[4, 7] = 7, 3, 299
+    weight = torch.randn(300, 33).bfloat16().requires_grad_()
+    device = EmulatedDevice(0, 0)
+    torch.compiler.reset()
+    result = torch.compile(lambda i, w: F.embedding(i, w, padding_idx=padding) * 2, backend=device)(positions, weight)
+    result.backward(grad := torch.randn_like(result))
+    taken = torch.ones_like(positions, dtype=torch.bool) if padding is None else positions != padding
+    sums = torch.zeros(300, 33).index_add(0, positions[taken], (grad * 2).float()[taken])
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, sums.bfloat16())
+    assert len(device.kernels) == 6
+    if find_spec("triton") is not None:
+        assert compile_kernels([(k, ALL_EXPECTED) for k in device.kernels], 90)
 
 
 @needs_triton
