@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.dialects.loop import LoadOp, NestOp, layout_of
 from tilewright.dialects.loop_canonicalize import drop_unused_outputs
@@ -177,7 +177,10 @@ class TreeMerger:
         return merged
 
     def _merge_siblings(self) -> None:
-        """Merge nests with equal loops that read the same elements, or that are too small to be worth a kernel each."""
+        """Merge nests with equal loops that read the same elements, or that are too small to be worth a kernel each.
+
+        On a GPU, small ones that do the same can be one launch nevertheless, and run side by side.
+        """
         latest: dict[Hashable, NestOp] = {}
         for nest in [op for op in self.order.block.ops if isinstance(op, NestOp)]:
             keys = self._meeting_places(nest)
@@ -205,6 +208,8 @@ class TreeMerger:
         if match is None or not self._fits(one, other):
             return None
         is_small = one.is_flat and other.is_flat and self._product(match.extents) <= self.limits.small
+        if is_small and _device(first) not in (None, "cpu") and _content(first) == _content(second):
+            is_small = False
         if not is_small and not self._reads_alike(one, other, match):
             return None
         return self._merge(first, second, match)
@@ -246,6 +251,11 @@ def _goes_across(info: NestInfo, extents: Mapping[Expr, Expr], sunk: list[Expr],
         if any(index in extents and index not in sunk for index in dense):
             return True
     return False
+
+
+def _content(nest: NestOp) -> list[tuple[str, dict[str, Attribute]]]:
+    """Return what equal kernels have in common."""
+    return [(op.name, op.properties) for op in nest.block.walk()]
 
 
 def _device(nest: NestOp) -> str | None:
