@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from torch import fx
 
+from tilewright.frontends.attention import fuse_attention
 from tilewright.frontends.decompositions import decomposition_table
 from tilewright.frontends.overlaps import guarded, writes_to_inputs
 from tilewright.frontends.random_numbers import RandomMode, replace_random
@@ -43,6 +44,7 @@ def trace_and_compile(
     from torch._functorch.aot_autograd import aot_module_simplified
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    fuse_attention(graph_module)
     writes = False
 
     def boxed(kind: str) -> Callable[..., Any]:

@@ -19,10 +19,12 @@ from torch._higher_order_ops.effects import with_effects
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm, suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._sympy import functions as torch_functions
 from torch.utils._sympy.symbol import SymT, symbol_is_type
 
@@ -201,6 +203,36 @@ def traced_call(target: Any, args: Any, kwargs: Any, like: Any) -> Any:
     positional, named = map_arg((args, kwargs), _traced_value)
     with detect_fake_mode(like) or contextlib.nullcontext():
         return target(*positional, **named)
+
+
+def is_fake(value: object) -> bool:
+    """Whether a value is a plain tensor of which only the type is known."""
+    return type(value) is FakeTensor
+
+
+def is_backed(*values: torch.Tensor) -> bool:
+    """Whether all sizes of traced values were known when they were traced."""
+    sizes: list[Any] = [size for value in values for size in value.shape]
+    return all(isinstance(size, int) or size.node.hint is not None for size in sizes)
+
+
+def operators_of(function: Callable[..., Any], *values: torch.Tensor) -> list[Overload]:
+    """Return the operators that a function of traced values comes to."""
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found.append(func)
+            return func(*args, **(kwargs or {}))
+
+    found: list[Overload] = []
+    with Recorder():  # traced values know how they were traced
+        function(*values)
+    return found
+
+
+def without_modes() -> contextlib.AbstractContextManager[Any]:
+    """Return what lets operators compute although a graph may be being traced."""
+    return _disable_current_modes()
 
 
 def _traced_value(node: fx.Node) -> Any:
