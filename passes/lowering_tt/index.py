@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from tilewright.dialects import arith_tensor
 from tilewright.dialects.sym import format_expr
 from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, provably_at_most, simplify
-from tilewright.passes.analysis.index_space import IndexSpace
+from tilewright.passes.analysis.index_space import IndexSpace, divisions, stride
 from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, element_of, shape_of
 
 
@@ -24,6 +24,9 @@ class Index:
 
     scalar: SSAValue | None = None
     tensor: SSAValue | None = None
+
+
+_ROW = sympy.Symbol("%row", integer=True)
 
 
 @cache
@@ -37,8 +40,23 @@ class _Axis:
     """The positions along an axis, of one dim, and where that dim goes in tensors of `rank` dims."""
 
     positions: SSAValue
+    size: int
     place: int
     rank: int
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """An access that gives each element to several points side by side along an axis."""
+
+    axis: Symbol
+    """The positions along the axis."""
+    by: int
+    """How many points in a row have the same element, a power of two."""
+    number: Symbol
+    """The number of such a row; its axis takes the place of the other one."""
+    expr: Expr
+    """The index of the element, over numbers instead of positions."""
 
 
 class IndexBuilder:
@@ -58,6 +76,7 @@ class IndexBuilder:
         self._known: dict[Expr, Expr] = {}
         self._multiples: dict[Symbol, int] = {}
         self._axes: dict[Symbol, _Axis] = {}
+        self._rows: dict[tuple[Symbol, int], Symbol] = {}
         self._parts = 0
 
     def add_size(self, symbol: Symbol, value: SSAValue) -> None:
@@ -81,8 +100,34 @@ class IndexBuilder:
         positions = self.convert(self._builder.numbers(size, hint))
         value = self._builder.along(positions, place, rank, hint)
         found = self.add_part(value, integer(0), integer(size - 1))
-        self._axes[found] = _Axis(positions, place, rank)
+        self._axes[found] = _Axis(positions, size, place, rank)
         return found
+
+    def repeats(self, expr: Expr) -> Repeats | None:
+        """Return along which axis an index over parts goes through memory element by element, each several times."""
+        for part in [s for s in self._axes if s in expr.free_symbols]:
+            axis = self._axes[part]
+            quotients = [d for d in divisions(expr) if isinstance(d, FloorDiv) and d.args[0] == part]
+            if len(quotients) != 1 or not quotients[0].args[1].is_Integer:
+                continue
+            by = int(quotients[0].args[1])
+            over_rows = expr.xreplace({quotients[0]: _ROW})
+            if axis.size % by == 0 and part not in over_rows.free_symbols and stride(over_rows, _ROW) == 1:
+                found = self._rows.get((part, by))
+                if found is None:
+                    hint = axis.positions.name_hint
+                    found = self._rows[part, by] = self.add_axis(axis.size // by, axis.place, axis.rank, hint)
+                return Repeats(part, by, found, over_rows.xreplace({_ROW: found}))
+        return None
+
+    def place(self, part: Symbol, rank: int) -> int:
+        """Return which dim the axis of `part` is in tensors of `rank` dims."""
+        axis = self._axes[part]
+        return self._builder.lifted(tuple(2 if i == axis.place else 1 for i in range(axis.rank)), rank).index(2)
+
+    def shapes(self, expr: Expr) -> list[Shape]:
+        """Return the shapes of the parts of an expression."""
+        return [shape_of(value) for symbol, value in self._values.items() if symbol in expr.free_symbols]
 
     def below(self, index: Expr, limit: Expr) -> SSAValue:
         """Return where an index is below a limit."""

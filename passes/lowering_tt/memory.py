@@ -18,6 +18,7 @@ from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects import tt
 from tilewright.dialects.loop import LoadOp, Loop, StoreOp, register_type
+from tilewright.dialects.sym_expr import Expr
 from tilewright.dialects.type_guards import is_integer, is_memref
 from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder, element_of, shape_of
 from tilewright.passes.lowering_tt.casts import convert_integer
@@ -79,7 +80,11 @@ class MemoryBuilder:
     def _pointer(self, op: LoadOp | StoreOp, buffer: SSAValue, shapes: Sequence[Shape]) -> SSAValue:
         """Return where an access goes, in a shape that `shapes` broadcast to."""
         (expr,) = self._index.space.access(op.access, op.indices)
-        index = self._index.evaluate(self._index.over_parts(expr))
+        return self._pointer_at(self._index.over_parts(expr), buffer, shapes)
+
+    def _pointer_at(self, expr: Expr, buffer: SSAValue, shapes: Sequence[Shape]) -> SSAValue:
+        """Return where an index over parts is in a buffer, in a shape that `shapes` broadcast to."""
+        index = self._index.evaluate(expr)
         pointer, b, hint = self.pointers[buffer], self._builder, f"{buffer.name_hint or 'buffer'}_ptr"
         if index.scalar is not None:
             pointer = b.shared(tt.AddPtrOp, [pointer, index.scalar], pointer.type, hint=hint)
@@ -97,6 +102,10 @@ class MemoryBuilder:
     def load(self, op: LoadOp, mask: SSAValue | None, otherwise: SSAValue | None) -> SSAValue:
         """Load where the points are there and `mask`, if there is one, holds; else give `otherwise`."""
         b = self._builder
+        if mask is None and op.source not in self._written:
+            repeated = self._load_rows(op)
+            if repeated is not None:
+                return self._in_register(op.source, repeated)
         present = self._scope.mask_of(op.operands)
         given = [v for v in (mask, otherwise, present) if v is not None]
         pointer = self._pointer(op, op.source, [shape_of(v) for v in given])
@@ -118,6 +127,33 @@ class MemoryBuilder:
         if op.source in self._written:
             self._loaded.setdefault(op.source, []).append(load)
         return self._in_register(op.source, value)
+
+    def _load_rows(self, op: LoadOp) -> SSAValue | None:
+        """Load once what several points side by side have in common; None if there is nothing like that.
+
+        A thread then loads elements side by side as one, which it could not if each stood there several times.
+        """
+        (expr,) = self._index.space.access(op.access, op.indices)
+        repeats = self._index.repeats(self._index.over_parts(expr))
+        if repeats is None:
+            return None
+        b, shapes = self._builder, self._index.shapes(repeats.expr)
+        present = self._scope.mask_of_rows(op.operands, repeats)
+        given = shapes if present is None else [*shapes, shape_of(present)]
+        rank = max(map(len, given))
+        place = self._index.place(repeats.axis, rank)
+        rows = self._index.shapes(repeats.number)[0][self._index.place(repeats.number, rank)]
+        if any(shape and b.lifted(shape, rank)[place] not in (1, rows) for shape in given):
+            return None
+        pointer = self._pointer_at(repeats.expr, op.source, [] if present is None else [shape_of(present)])
+        shape = shape_of(pointer)
+        load = tt.LoadOp.get(pointer, None if present is None else b.fit(present, shape))
+        value = b.emit(load, op.source.name_hint)
+        apart = tt.ExpandDimsOp.get(value, place + 1)
+        several = (*shape[: place + 1], repeats.by, *shape[place + 1 :])
+        repeated = tt.BroadcastOp.get(b.emit(apart, value.name_hint), several)
+        whole = (*shape[:place], rows * repeats.by, *shape[place + 1 :])
+        return b.emit(tt.ReshapeOp.get(b.emit(repeated, value.name_hint), whole), value.name_hint)
 
     def _in_register(self, buffer: SSAValue, value: SSAValue) -> SSAValue:
         kind = buffer.type

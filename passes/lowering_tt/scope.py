@@ -10,11 +10,11 @@ from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from tilewright.dialects.loop import LoadOp, Loop, LoopDim, StoreOp
-from tilewright.dialects.sym_expr import Expr, Min, integer
+from tilewright.dialects.sym_expr import Expr, FloorDiv, Min, Symbol, integer
 from tilewright.passes.analysis.index_space import stride
 from tilewright.passes.lowering_tt.builder import Shape, TensorBuilder
 from tilewright.passes.lowering_tt.dependence import Dependence, Indices, shape_by
-from tilewright.passes.lowering_tt.index import IndexBuilder
+from tilewright.passes.lowering_tt.index import IndexBuilder, Repeats
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class Scope:
         self._axes: dict[SSAValue, int] = {}
         """The sizes of the axes, in the order of dims."""
         self._masks: dict[SSAValue, SSAValue] = {}
+        self._extents: dict[Symbol, tuple[SSAValue, Extent]] = {}
+        """For the positions along an axis, the index that they belong to, and what masks it."""
 
     @property
     def shape(self) -> Shape:
@@ -64,6 +66,16 @@ class Scope:
     def mask_of(self, values: Sequence[SSAValue]) -> SSAValue | None:
         """Return where the points are there that values of the kernel belong to."""
         return self.mask(self._dependence.of(values))
+
+    def mask_of_rows(self, values: Sequence[SSAValue], repeats: Repeats) -> SSAValue | None:
+        """Return `mask_of` over rows of points with the same element: where the first point of a row is there."""
+        index, extent = self._extents[repeats.axis]
+        indices = self._dependence.of(values)
+        total = self.mask(indices - {index})
+        for limit in extent.limits if index in indices and index in self._masks else ():
+            rows = self._index.over_parts(FloorDiv(limit - extent.lower + (repeats.by - 1), integer(repeats.by)))
+            total = self._builder.both(total, self._index.below(repeats.number, rows))
+        return total
 
     def extent(self, this: LoopDim) -> Extent:
         """Return a loop, given over the index space, over parts."""
@@ -119,9 +131,9 @@ class Scope:
             self._builder.open_axis(place)
             axes = [*self._axes.items()]
             self._axes = dict([*axes[:place], (index, size), *axes[place:]])
-            meaning = self._index.over_parts(
-                extent.lower + self._index.add_axis(size, place, self.rank, index.name_hint)
-            )
+            positions = self._index.add_axis(size, place, self.rank, index.name_hint)
+            meaning = self._index.over_parts(extent.lower + positions)
+            self._extents[positions] = index, extent
         self._index.define(index, meaning)
         mask: SSAValue | None = None
         for limit in extent.limits:
