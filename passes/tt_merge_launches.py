@@ -6,55 +6,59 @@ they belong to: the body is there once, however many there are.
 
 Before:
 ```
-tt.func public @zero(%y : !tt.ptr<f32>) attributes {grid = #sym.expr<4>} {
-  %pid = tt.get_program_id x : i32
-  %p = tt.addptr %y, %pid : !tt.ptr<f32>, i32
+!T = memref<1xf32, #sym.layout<[1], [1], device "cuda:0">>
+tt.func public @zero(%y : !tt.ptr<f32>) attributes {grid = #sym.expr<1>} {
   %zero = arith.constant 0.000000e+00 : f32
-  tt.store %p, %zero : !tt.ptr<f32>
+  tt.store %y, %zero : !tt.ptr<f32>
   tt.return
 }
-func.func @forward(%x : memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>,
-                   %y : memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>) {
-  host.launch @zero(%x) symbols [] : memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>
-  host.launch @zero(%y) symbols [] : memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>
+func.func @forward(%a : !T, %b : !T, %c : !T) {
+  host.launch @zero(%a) symbols [] : !T
+  host.launch @zero(%b) symbols [] : !T
+  host.launch @zero(%c) symbols [] : !T
   func.return
 }
 ```
 After:
 ```
-tt.func public @zero_x2(%y : !tt.ptr<f32>, %y_1 : !tt.ptr<f32>)
-    attributes {grid = #sym.expr<8>, parts = #sym.ints<[4, 4]>} {
+!T = memref<1xf32, #sym.layout<[1], [1], device "cuda:0">>
+tt.func public @zero_x3(%y : !tt.ptr<f32>, %y_1 : !tt.ptr<f32>, %y_2 : !tt.ptr<f32>)
+    attributes {grid = #sym.expr<3>, parts = #sym.ints<[1, 1, 1]>} {
   %pid = tt.get_program_id x : i32
-  %0 = arith.constant 0 : i32
-  %1 = arith.constant 4 : i32
-  %2 = arith.cmpi slt, %pid, %1 : i32
-  %y_2, %3 = scf.if %2 -> (!tt.ptr<f32>, i32) {
-    scf.yield %y, %0 : !tt.ptr<f32>, i32
+  %0 = arith.constant 1 : i32
+  %1 = arith.constant 2 : i32
+  %2 = arith.cmpi slt, %pid, %0 : i32
+  %y_3 = scf.if %2 -> (!tt.ptr<f32>) {
+    scf.yield %y : !tt.ptr<f32>
   } else {
-    scf.yield %y_1, %1 : !tt.ptr<f32>, i32
+    %3 = arith.cmpi slt, %pid, %1 : i32
+    %y_4 = scf.if %3 -> (!tt.ptr<f32>) {
+      scf.yield %y_1 : !tt.ptr<f32>
+    } else {
+      scf.yield %y_2 : !tt.ptr<f32>
+    }
+    scf.yield %y_4 : !tt.ptr<f32>
   }
-  %pid_1 = arith.subi %pid, %3 : i32
-  %p = tt.addptr %y_2, %pid_1 : !tt.ptr<f32>, i32
   %zero = arith.constant 0.000000e+00 : f32
-  tt.store %p, %zero : !tt.ptr<f32>
+  tt.store %y_3, %zero : !tt.ptr<f32>
   tt.return
 }
-func.func @forward(%x : memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>,
-                   %y : memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>) {
-  host.launch @zero_x2(%x, %y) symbols []
-      : memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>, memref<4xf32, #sym.layout<[4], [1], device "cuda:0">>
+func.func @forward(%a : !T, %b : !T, %c : !T) {
+  host.launch @zero_x3(%a, %b, %c) symbols [] : !T, !T, !T
   func.return
 }
 ```
 A launch moves to an earlier one if nothing in between uses its buffers otherwise. They have to be there by then, or
 else only launches lie in between, so that no memory is taken before other is given back. Sizes must be known, since
-those that allow to move 16 bytes at a time are not mixed with others. Launches of several kernels are left alone.
+those that allow to move 16 bytes at a time are not mixed with others. Launches of several kernels are left alone, and
+those of few, as a merged kernel is one more to compile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from xdsl.context import Context
 from xdsl.dialects import func
@@ -70,6 +74,8 @@ from tilewright.passes.analysis.aliasing import AliasSets, alias_sets
 from tilewright.passes.analysis.pointers import writes
 from tilewright.passes.rewriting.kernel_content import launches_in
 from tilewright.passes.rewriting.merged_launch import Part, merged_kernel
+
+_Key: TypeAlias = tuple[tt.FuncOp, tuple[Part, ...]]
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,11 @@ class _Group:
     launches: list[_Launch] = field(default_factory=list[_Launch])
     buffers: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
     programs: int = 0
+
+    @property
+    def key(self) -> _Key:
+        """The kernel, and what has to be merged: equal groups run the same merged kernel."""
+        return self.launches[0].kernel, tuple(launch.part(self.buffers) for launch in self.launches)
 
     def add(self, launch: _Launch) -> None:
         self.launches.append(launch)
@@ -201,9 +212,12 @@ class TtMergeLaunchesPass(ModulePass):
     buffers: int = 400
     """How many a merged launch has at most: its arguments have to fit 4 KiB."""
 
+    saved: int = 2
+    """How many launches a merged kernel has to save, in all its launches together: it is one more to compile."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         kernels = {k.sym_name.data: k for k in op.ops if isinstance(k, tt.FuncOp)}
-        made: dict[tuple[tt.FuncOp, tuple[Part, ...]], tt.FuncOp] = {}
+        equal: dict[_Key, list[tuple[_Group, dict[SSAValue, int]]]] = {}
         for function in op.ops:
             if not isinstance(function, func.FuncOp) or len(function.body.blocks) != 1 or not kernels:
                 continue
@@ -212,26 +226,33 @@ class TtMergeLaunchesPass(ModulePass):
                 program.visit(inner, position)
             for group in program.groups:
                 if len(group.launches) > 1:
-                    for buffer in group.buffers:
-                        _make_before(buffer, group, program.defined)
-                    _merge(op, group, made)
-        if made:
-            _drop_unused(op, [kernel for kernel, _ in made])
+                    equal.setdefault(group.key, []).append((group, program.defined))
+        taken = {name.data for other in op.ops if isinstance(name := other.properties.get("sym_name"), StringAttr)}
+        merged: list[tt.FuncOp] = []
+        for (kernel, parts), groups in equal.items():
+            if len(groups) * (len(parts) - 1) < self.saved:
+                continue
+            made = merged_kernel(kernel, _new_name(f"{kernel.sym_name.data}_x{len(parts)}", taken), parts)
+            Rewriter.insert_op(made, InsertPoint.before(kernel))
+            for group, defined in groups:
+                _merge(group, made, defined)
+            merged.append(kernel)
+        _drop_unused(op, merged)
 
 
-def _merge(module: ModuleOp, group: _Group, made: dict[tuple[tt.FuncOp, tuple[Part, ...]], tt.FuncOp]) -> None:
-    """Replace the launches of a group by one, of a kernel that may have been made for an equal group."""
-    kernel = group.launches[0].kernel
-    key = kernel, tuple(launch.part(group.buffers) for launch in group.launches)
-    if key not in made:
-        taken = {n.data for other in module.ops if isinstance(n := other.properties.get("sym_name"), StringAttr)}
-        name = f"{kernel.sym_name.data}_x{len(group.launches)}"
-        while name in taken:
-            name += "_"
-        made[key] = merged_kernel(kernel, name, key[1])
-        Rewriter.insert_op(made[key], InsertPoint.before(kernel))
+def _new_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _merge(group: _Group, kernel: tt.FuncOp, defined: dict[SSAValue, int]) -> None:
+    """Replace the launches of a group by one of a merged kernel."""
+    for buffer in group.buffers:
+        _make_before(buffer, group, defined)
     first, *others = (launch.op for launch in group.launches)
-    Rewriter.replace_op(first, host.LaunchOp.get(made[key].sym_name.data, list(group.buffers), []), [])
+    Rewriter.replace_op(first, host.LaunchOp.get(kernel.sym_name.data, list(group.buffers), []), [])
     for op in others:
         Rewriter.erase_op(op)
 
@@ -247,8 +268,10 @@ def _make_before(buffer: SSAValue, group: _Group, defined: dict[SSAValue, int]) 
         Rewriter.insert_op(maker, InsertPoint.before(group.launches[0].op))
 
 
-def _drop_unused(module: ModuleOp, kernels: Iterable[tt.FuncOp]) -> None:
+def _drop_unused(module: ModuleOp, kernels: Sequence[tt.FuncOp]) -> None:
     """Remove kernels that nothing launches any more, and those that would have taken over."""
+    if not kernels:
+        return
     launched = {launch.kernel_name for launch in launches_in(module)}
     for kernel in dict.fromkeys(kernels):
         wide = kernel.wide
