@@ -40,7 +40,8 @@ at `bandwidth` for the bytes of the copies, of which none is taken to be fused a
 defaults are those of an H200; other GPUs have other numbers, but similar ratios. Where the elements of the inner size
 lie side by side in neither factor, it may be odd: nothing is loaded along it.
 
-Left alone: products of 32-bit floats, which gain only where TF32 is allowed, and those of symbolic sizes.
+Left alone: products of 32-bit floats, which gain only where TF32 is allowed, and rows of which it is not known whether
+they are aligned, because their size is symbolic.
 (Inductor: `pad_mm`, which measures both.)
 """
 
@@ -49,10 +50,10 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd, prod
+from math import gcd
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import BFloat16Type, Float16Type, IntegerAttr, ModuleOp, TensorType, i64
+from xdsl.dialects.builtin import DYNAMIC_INDEX, BFloat16Type, Float16Type, IntegerAttr, ModuleOp, TensorType, i64
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.passes import ModulePass
@@ -61,9 +62,10 @@ from tilewright.dialects.aten import CallOp
 from tilewright.dialects.call_syntax import OperandAttr
 from tilewright.dialects.loop import layout_of
 from tilewright.dialects.sym import IntsAttr, LayoutAttr, contiguous_strides
-from tilewright.dialects.sym_expr import integer
+from tilewright.dialects.sym_expr import Expr, exact_quotient, integer
 from tilewright.dialects.type_guards import is_tensor
 from tilewright.passes.analysis.aliasing import call_memory
+from tilewright.passes.analysis.sizes import SizeHints
 from tilewright.passes.lowering.call import Call, Tensor, tensor_type, wrap_dim
 from tilewright.passes.lowering.errors import NotLoweredError
 
@@ -82,42 +84,44 @@ Amounts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Matrix:
-    """The last two dimensions of a tensor of 16-bit floats on a GPU, whose sizes and strides are known."""
+    """The last two dimensions of a tensor of 16-bit floats on a GPU."""
 
     value: SSAValue
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    layout: LayoutAttr
+    dense_dim: int
+    """The one of the two, counted from the end, along which elements lie side by side."""
+    unit: int
+    """How many elements divide its rows, and where they begin; at most those of a fast load."""
 
     @staticmethod
     def of(value: SSAValue) -> _Matrix | None:
+        """Return a matrix whose rows are known to be aligned or not to be; None for other values."""
         kind = value.type
         if not is_tensor(kind) or not isinstance(kind.element_type, (BFloat16Type, Float16Type)):
             return None
         layout = layout_of(kind)
-        if layout.device_kind != "cuda" or 0 in layout.sizes:
+        dense = next((d for d in (-1, -2) if layout.strides[d] == 1), None)
+        if layout.device_kind != "cuda" or 0 in layout.sizes or dense is None:
             return None
-        if not all(e.is_Integer for e in (*layout.sizes, *layout.strides, layout.offset)):
-            return None
-        return _Matrix(value, tuple(map(int, layout.sizes)), tuple(map(int, layout.strides)), int(layout.offset))
+        outer = [s for d, s in enumerate(layout.strides, -len(layout.sizes)) if d != dense and layout.sizes[d] != 1]
+        units = [_unit(e) for e in (layout.sizes[dense], layout.offset, *outer)]
+        known = [unit for unit in units if unit is not None]
+        return _Matrix(value, layout, dense, min(known)) if len(known) == len(units) else None
 
     @property
-    def dense_dim(self) -> int | None:
-        """The one of the two, counted from the end, along which elements lie side by side."""
-        return next((d for d in (-1, -2) if self.strides[d] == 1), None)
-
-    @property
-    def unit(self) -> int:
-        """How many elements divide all rows of it and where they begin, at most those of a fast load."""
-        dense = self.dense_dim
-        if dense is None:
-            return _GRAIN  # it is copied anyway
-        others = [s for d, s in enumerate(self.strides, -len(self.strides)) if d != dense and self.sizes[d] > 1]
-        return gcd(_GRAIN, self.sizes[dense], self.offset, *others)
+    def sizes(self) -> tuple[Expr, ...]:
+        return self.layout.sizes
 
     @property
     def is_aligned(self) -> bool:
         return self.unit == _GRAIN
+
+
+def _unit(expr: Expr) -> int | None:
+    """Return the power of two that divides a number, at most that of a fast load; None where it is not known."""
+    if expr.is_Integer:
+        return gcd(_GRAIN, int(expr))
+    return _GRAIN if exact_quotient(expr, integer(_GRAIN)) is not None else None
 
 
 @dataclass(frozen=True)
@@ -156,10 +160,6 @@ class _Product:
         return _Product(op, left, right, result, added)
 
     @property
-    def operations(self) -> int:
-        return 2 * prod(self.result.sizes) * self.left.sizes[-1]
-
-    @property
     def is_odd(self) -> bool:
         """Whether the elements that are side by side cannot even be loaded by twos."""
         return 1 in (self.left.unit, self.right.unit, self.result.unit)
@@ -185,9 +185,9 @@ class _Product:
         return _Plan(copies, rows, columns)
 
 
-def _lacking(size: int) -> int:
-    """Return how many elements a row of `size` lacks."""
-    return -size % _GRAIN
+def _lacking(size: Expr) -> int:
+    """Return how many elements a row lacks: none if its size is symbolic, as it is known to be aligned then."""
+    return -int(size) % _GRAIN if size.is_Integer else 0
 
 
 def _broadcast(value: SSAValue, amounts: tuple[int, int]) -> Amounts:
@@ -200,8 +200,9 @@ def _broadcast(value: SSAValue, amounts: tuple[int, int]) -> Amounts:
 class _Padder:
     """Pads the products of one block."""
 
-    def __init__(self, block: Block, costs: PadMatmulsPass) -> None:
+    def __init__(self, block: Block, hints: SizeHints, costs: PadMatmulsPass) -> None:
         self.block = block
+        self.hints = hints
         self.costs = costs
         self.position: dict[Operation, int] = {op: number for number, op in enumerate(block.ops)}
         self.writes = [n for op, n in self.position.items() if isinstance(op, CallOp) and call_memory(op).writes]
@@ -218,12 +219,14 @@ class _Padder:
     def pays(self, product: _Product, plan: _Plan) -> bool:
         """Whether the copies take less time than the faster product saves."""
         operands = Call(product.call, {})
-        copied = [prod(map(int, layout_of(operands.tensor(name).type).sizes)) for name in plan.copies]
+        copied = [self.hints.elements(operands.tensor(name).type) for name in plan.copies]
+        results = self.hints.elements(product.result.value.type)
         if plan.rows or plan.columns:
-            copied.append(prod(product.result.sizes))
+            copied.append(results)
         # In microseconds: a rate of 1 T/s is 1e6 per microsecond, one of 1 G/s is 1e3. Copies read and write 2 bytes.
         rate = self.costs.odd if product.is_odd else self.costs.even
-        saved = product.operations / 1e6 * (1 / rate - 1 / self.costs.aligned)
+        operations = 2 * results * self.hints.value(product.left.sizes[-1])
+        saved = operations / 1e6 * (1 / rate - 1 / self.costs.aligned)
         return saved > 4 * sum(copied) / 1e3 / self.costs.bandwidth + self.costs.launch * len(copied)
 
     def pad(self, product: _Product, plan: _Plan) -> None:
@@ -270,19 +273,19 @@ class _Padder:
 
     def make_copy(self, value: SSAValue, amounts: Amounts) -> SSAValue:
         layout = layout_of(value.type)
-        sizes = [int(size) + more for size, more in zip(layout.sizes, amounts, strict=True)]
-        order = sorted(range(len(sizes)), key=lambda d: -int(layout.strides[d]))
+        sizes = [size + more for size, more in zip(layout.sizes, amounts, strict=True)]
+        order = sorted(range(len(sizes)), key=lambda d: -self.hints.value(layout.strides[d]))
         widths = IntsAttr.get(tuple(integer(n) for more in reversed(amounts) for n in (0, more)))
         arguments = {"self": OperandAttr(0), "pad": widths, "value": IntegerAttr(0, i64)}
         padded = self.insert("aten.constant_pad_nd.default", arguments, [value], _dense(value, sizes, order))
         padded.name_hint = "padded"
         return padded
 
-    def first(self, value: SSAValue, dim: int, size: int) -> SSAValue:
+    def first(self, value: SSAValue, dim: int, size: Expr) -> SSAValue:
         """Return the first `size` elements along a dimension."""
         layout = layout_of(value.type)
-        sizes = [integer(size) if d == dim else s for d, s in enumerate(layout.sizes)]
-        numbers = {name: IntegerAttr(n, i64) for name, n in (("dim", dim), ("start", 0), ("end", size))}
+        sizes = [size if d == dim else s for d, s in enumerate(layout.sizes)]
+        numbers = {name: IntegerAttr(n, i64) for name, n in (("dim", dim), ("start", 0), ("end", int(size)))}
         part = _typed(value, LayoutAttr.get(sizes, layout.strides, layout.offset, layout.device))
         return self.insert("aten.slice.Tensor", {"self": OperandAttr(0), **numbers}, [value], part)
 
@@ -319,17 +322,17 @@ def _transpose(value: SSAValue) -> tuple[SSAValue, tuple[int, ...]] | None:
         return None
 
 
-def _dense(like: SSAValue, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
+def _dense(like: SSAValue, sizes: Sequence[Expr], order: Sequence[int]) -> Tensor:
     """Return the type of a tensor of other sizes without gaps, whose dimensions have an order, outermost first."""
-    strides = dict(zip(order, contiguous_strides([integer(sizes[d]) for d in order]), strict=True))
-    exprs = [integer(size) for size in sizes]
-    layout = LayoutAttr.get(exprs, [strides[d] for d in range(len(sizes))], device=layout_of(like.type).device)
+    strides = dict(zip(order, contiguous_strides([sizes[d] for d in order]), strict=True))
+    layout = LayoutAttr.get(sizes, [strides[d] for d in range(len(sizes))], device=layout_of(like.type).device)
     return _typed(like, layout)
 
 
 def _typed(like: SSAValue, layout: LayoutAttr) -> Tensor:
     """Return the type of a tensor with the elements of another one."""
-    return TensorType(tensor_type(like).element_type, [int(size) for size in layout.sizes], layout)
+    shape = [int(s) if s.is_Integer else DYNAMIC_INDEX for s in layout.sizes]
+    return TensorType(tensor_type(like).element_type, shape, layout)
 
 
 @dataclass(frozen=True)
@@ -356,4 +359,4 @@ class PadMatmulsPass(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in op.ops:
             if isinstance(function, FuncOp) and not function.is_declaration:
-                _Padder(function.body.block, self).run()
+                _Padder(function.body.block, SizeHints(function), self).run()

@@ -39,7 +39,7 @@ def check(text: str, padded: int) -> None:
         step.apply(context, once)
     found = [op for op in once.walk() if isinstance(op, CallOp) and op.operator == "aten.constant_pad_nd.default"]
     assert len(found) == padded
-    report = check_passes(context, module, passes, InputSpec(seed=1))
+    report = check_passes(context, module, passes, InputSpec(seed=1, symbols={"s0": 7}))
     assert report is None, str(report)
 
 
@@ -67,6 +67,13 @@ def test_rows_with_gaps_are_copied_only() -> None:
     x, w, y = tensor(8, 16, gap=1), tensor(16, 8), tensor(8, 8)
     call = f'aten.call "aten.mm.default"(self = %x, mat2 = %w) : ({x}, {w}) -> {y}'
     check(f"func.func @f(%x : {x}, %w : {w}) -> {y} {{ %y = {call} func.return %y : {y} }}", 1)
+
+
+def test_a_number_of_rows_that_is_not_known() -> None:
+    x, y = (f"tensor<?x{n}xbf16, #sym.layout<[s0, {n}], [{n}, 1]>>" for n in (11, 5))
+    w = tensor(11, 5)
+    call = f'aten.call "aten.mm.default"(self = %x, mat2 = %w) : ({x}, {w}) -> {y}'
+    check(f"func.func @f(%x : {x}, %w : {w}) -> {y} {{ %y = {call} func.return %y : {y} }}", 2)
 
 
 @pytest.mark.parametrize("bias", [vector(11), vector(8, 11), vector(8, 1)])
