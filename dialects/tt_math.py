@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from xdsl.dialects.builtin import AnyFloat, BoolAttr, FixedBitwidthType, IntegerAttr, StringAttr, TensorType, i1
+from xdsl.dialects.builtin import (
+    AnyFloat,
+    BoolAttr,
+    FixedBitwidthType,
+    Float32Type,
+    Float64Type,
+    IntegerAttr,
+    StringAttr,
+    TensorType,
+    i1,
+)
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -365,3 +375,10 @@ class ExternElementwiseOp(IRDLOperation):
                     f"`tt.extern_elementwise` has operands and results of different shapes, "
                     f"{operand.type} and {self.result.type}"
                 )
+            if self.libname.data == "libdevice" and not _is_of_libdevice(element_of(operand.type)):
+                raise VerifyException(f"`{self.symbol.data}` of libdevice takes no {operand.type}")
+
+
+def _is_of_libdevice(element: Attribute) -> bool:
+    """Whether functions of libdevice work on a type; none does on floats of 16 bits."""
+    return isinstance(element, (Float32Type, Float64Type)) or is_integer(element)

@@ -24,6 +24,7 @@ from tilewright.dialects.aten import CallOp
 from tilewright.dialects.verifier import verify_module
 from tilewright.frontends.fx import ImportedGraph, import_graph
 from tilewright.passes.convert_aten_to_loop import ConvertAtenToLoopPass
+from tilewright.passes.retarget import RetargetPass
 
 Unary: TypeAlias = Callable[[Tensor], Any]
 Binary: TypeAlias = Callable[[Tensor, Tensor], Any]
@@ -75,9 +76,18 @@ def lowered_call(operator: Any, *args: Any, **kwargs: Any) -> ImportedGraph:
 
 def _lower(graph_module: fx.GraphModule, keep: tuple[str, ...]) -> ImportedGraph:
     graph = import_graph(graph_module)
+    verify_for_cuda(graph.module, keep)
     ConvertAtenToLoopPass(keep).apply(Context(), graph.module)
     verify_module(graph.module)
     return graph
+
+
+def verify_for_cuda(module: ModuleOp, keep: tuple[str, ...]) -> None:
+    """Raise `VerifyException` unless what a program becomes on CUDA, where it rounds in other places, is well formed."""
+    there = module.clone()
+    RetargetPass("cuda:0").apply(Context(), there)
+    ConvertAtenToLoopPass(keep).apply(Context(), there)
+    verify_module(there)
 
 
 def calls(module: ModuleOp) -> list[str]:
