@@ -83,7 +83,7 @@ def _lower(graph_module: fx.GraphModule, keep: tuple[str, ...]) -> ImportedGraph
 
 
 def verify_for_cuda(module: ModuleOp, keep: tuple[str, ...]) -> None:
-    """Raise `VerifyException` unless what a program becomes on CUDA, where it rounds in other places, is well formed."""
+    """Raise `VerifyException` unless what a program is lowered to for CUDA, which rounds elsewhere, is well formed."""
     there = module.clone()
     RetargetPass("cuda:0").apply(Context(), there)
     ConvertAtenToLoopPass(keep).apply(Context(), there)
