@@ -45,6 +45,9 @@ func.func @sum(%x : !X) -> !Y {
   func.return %y : !Y
 }
 ```
+Where no loop has iterations for as many groups as are wanted, as of images with the channels last, each iteration of the
+first loops has groups of its own.
+
 Tensors on a CPU are left alone, and so are `ordered` reductions, those that store as they go, and nests that also have
 other loops: a softmax goes through its row again.
 """
@@ -63,7 +66,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from tilewright.dialects.loop import Bounds, LoadOp, Loop, NestOp, ReduceOp, StoreOp, YieldOp, layout_of
-from tilewright.dialects.sym_expr import FloorDiv, dim, integer
+from tilewright.dialects.sym_expr import Expr, FloorDiv, dim, integer
 from tilewright.passes.analysis.deviations import deviations_of
 from tilewright.passes.analysis.sizes import SizeHints
 from tilewright.passes.rewriting.moments import split_moments
@@ -105,6 +108,16 @@ def _divisor_near(extent: int, groups: int) -> int | None:
     """Return the divisor of `extent` nearest to `groups`, within a factor of two of it; None if there is none."""
     found = [n for n in range(max(2, -(-groups // 2)), min(2 * groups, extent) + 1) if extent % n == 0]
     return min(found, key=lambda n: abs(log(n / groups)), default=None)
+
+
+def _outer(extents: Sequence[Expr], groups: int) -> tuple[Expr, ...]:
+    """Return the first loops that together have few enough iterations for two groups, or more, of each; not all."""
+    found: list[Expr] = []
+    for extent in extents[:-1]:
+        if not extent.is_Integer or 2 * prod((*map(int, found), int(extent))) > groups:
+            break
+        found.append(extent)
+    return tuple(found) if extents[len(found)].is_Integer else ()
 
 
 @dataclass
@@ -162,13 +175,17 @@ class _Splitter:
             return None
         fit = [i for i, n in enumerate(lengths) if 2 * n >= groups]
         position = fit[0] if fit else max(range(len(lengths)), key=lambda i: lengths[i])
+        outer = () if fit else _outer(extents, groups)
+        if outer:
+            position = len(outer)
+            groups //= prod(lengths[:position])
         extent, groups = extents[position], min(groups, lengths[position])
         if not extent.is_Integer:
             return Split(position, integer(groups), FloorDiv(extent + (groups - 1), integer(groups)), False, across)
         divisor = _divisor_near(int(extent), groups)
         length = -(-int(extent) // groups) if divisor is None else int(extent) // divisor
         count = -(-int(extent) // length)
-        return Split(position, integer(count), integer(length), divisor is not None, across)
+        return Split(position, integer(count), integer(length), divisor is not None, across, outer)
 
     def _split(self, op: ReduceOp, before: Sequence[Operation], split: Split) -> None:
         kinds = [r.type for r in op.results_]

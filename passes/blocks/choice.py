@@ -90,6 +90,8 @@ class BlockChooser:
         else:
             self._along(columns)
         self._have_enough_programs()
+        if self._inner and columns and not self._short_rows():
+            self._take_more_rows()
         return self.sizes
 
     @property
@@ -286,6 +288,21 @@ class BlockChooser:
                 extent = self._runs.extents(op)[i]
                 self.sizes[op][i] = left if extent is None else min(left, power_at_least(extent))
                 left //= self.sizes[op][i]
+
+    def _take_more_rows(self) -> None:
+        """Take more rows at a time where the nest has so few programs that each goes through its rows alone.
+
+        Then nothing else hides how long a load takes, and what counts is how many are under way.
+        """
+        programs = self.programs()
+        if programs is None or programs > self.limits.programs // 8:
+            return
+        for op in self._inner:
+            extents, sizes = self._runs.extents(op), self.sizes[op]
+            for i in reversed(self._across_of(op) if isinstance(op, ReduceOp) else []):
+                extent = UNKNOWN if extents[i] is None else extents[i] or 0
+                while sizes[i] > 1 and sizes[i] < extent and self._block_of(op) < self.limits.looped:
+                    sizes[i] *= 2
 
     def _across_of(self, op: Loop) -> list[int]:
         """Return the loops of `op` that can be axes beside the columns of the nest."""

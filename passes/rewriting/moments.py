@@ -21,7 +21,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from tilewright.dialects.loop import ApplyOp, Bounds, CastOp, CmpOp, IntrinsicOp, NestOp, ReduceOp, SelectOp, YieldOp
-from tilewright.dialects.sym_expr import Expr, Max, Min, dim, integer
+from tilewright.dialects.sym_expr import Expr, Max, Min, integer
 from tilewright.passes.analysis.deviations import Deviations
 from tilewright.passes.analysis.sizes import SizeHints
 from tilewright.passes.rewriting.partial_results import PartialNest, Split
@@ -55,6 +55,7 @@ def split_moments(
 def _first_elements(total: ReduceOp, split: Split, hints: SizeHints) -> list[Expr]:
     """Return how many first iterations of each loop go into what takes the place of the mean."""
     extents = [split.length if i == split.position else d.upper for i, d in enumerate(total.loops.dims)]
+    extents[: len(split.outer)] = [integer(1)] * len(split.outer)
     left = max(_LEAST_ACROSS if split.across else _LEAST_ALONG, prod(hints.value(e) for e in extents) // _SHARE)
     lengths: list[Expr] = []
     for extent in reversed(extents):
@@ -94,12 +95,14 @@ def _count(total: ReduceOp, split: Split, lengths: Sequence[Expr] | None = None)
     count = integer(1)
     for i, this in enumerate(total.loops.dims):
         most = None if lengths is None else lengths[i]
+        if i < len(split.outer):
+            continue
         if i != split.position:
             count = count * (this.upper if most is None else most)
         elif split.whole:
             count = count * (split.length if most is None else most)
         else:
-            count = count * Max(split.end(this.upper, most) - split.length * dim(0), integer(0))
+            count = count * Max(split.end(this.upper, most) - split.start, integer(0))
     return count
 
 

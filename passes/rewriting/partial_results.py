@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.dialects.builtin import DYNAMIC_INDEX, TensorType
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from tilewright.dialects.loop import Bounds, LoadOp, LoopDim, NestOp, ReduceOp, StoreOp, layout_of
 from tilewright.dialects.sym import LayoutAttr
-from tilewright.dialects.sym_expr import Expr, Min, dim
+from tilewright.dialects.sym_expr import Expr, FloorDiv, Min, Mod, dim, integer
 from tilewright.passes.analysis.accesses import IndexNames
 from tilewright.passes.rewriting.indices import IndexRewriter
 
@@ -21,19 +22,40 @@ class Split:
 
     position: int
     """The loop to split."""
-    groups: Expr
-    """The number of partial results of each element."""
+    parts: Expr
+    """How many parts it falls into."""
     length: Expr
     """The iterations of that loop for each of them, the last of which may have fewer."""
     whole: bool
     """Whether none has fewer."""
     across: bool
     """Whether the elements of the result are side by side in memory, rather than what is reduced."""
+    outer: tuple[Expr, ...] = ()
+    """The extents of the loops before that one, if each of their iterations has groups of its own."""
+
+    @property
+    def groups(self) -> Expr:
+        """The number of partial results of each element."""
+        return prod(self.outer, start=self.parts)
+
+    @property
+    def start(self) -> Expr:
+        """Where the loop begins for group `d0`."""
+        return self.length * (Mod(dim(0), self.parts) if self.outer else dim(0))
 
     def end(self, upper: Expr, most: Expr | None = None) -> Expr:
         """Return where the loop, which runs to `upper`, ends for group `d0`, of which `most` iterations are taken."""
-        end = self.length * dim(0) + (self.length if most is None else most)
+        end = self.start + (self.length if most is None else most)
         return end if self.whole else Min(end, upper)
+
+    def places(self) -> list[Expr]:
+        """Return the indices of the loops before that one for group `d0`."""
+        places: list[Expr] = []
+        left = FloorDiv(dim(0), self.parts)
+        for extent in reversed(self.outer[1:]):
+            places.insert(0, Mod(left, extent))
+            left = FloorDiv(left, extent)
+        return [left, *places] if self.outer else []
 
 
 class PartialNest:
@@ -74,12 +96,14 @@ class PartialNest:
         split, dims = self.split, list(op.loops.dims)
         for i, this in enumerate(dims):
             most = None if lengths is None else lengths[i]
-            if i != split.position:
+            if i < len(split.outer):
+                dims[i] = LoopDim.extent(integer(1))
+            elif i != split.position:
                 dims[i] = this if most is None else LoopDim.extent(most)
             elif split.whole:
                 dims[i] = LoopDim.extent(split.length if most is None else most)
             else:
-                dims[i] = LoopDim(split.length * dim(0), split.end(this.upper, most))
+                dims[i] = LoopDim(split.start, split.end(this.upper, most))
         reduce = ReduceOp.get(names, Bounds(tuple(dims), (self.group,)), kinds)
         reduce.location = op.location
         values = dict(self.values)
@@ -91,10 +115,14 @@ class PartialNest:
 
     def shift_index(self, reduce: ReduceOp) -> None:
         """Let the body of a reduction that `reduction` returned, now complete, begin where the group begins."""
-        if self.split.whole:
-            names, index = IndexNames(), reduce.indices[self.split.position]
-            start, step = names.symbol(self.group), names.symbol(index)
-            IndexRewriter(names, {step: self.split.length * start + step}, reduce.block).replace(index)
+        split = self.split
+        starts = dict(enumerate(split.places()))
+        if split.whole:
+            starts[split.position] = split.start
+        for position, start in starts.items():
+            names, index = IndexNames(), reduce.indices[position]
+            group, step = names.symbol(self.group), names.symbol(index)
+            IndexRewriter(names, {step: start.xreplace({dim(0): group}) + step}, reduce.block).replace(index)
 
     def store(self, results: Sequence[SSAValue]) -> None:
         """Store the results of the nest, which are then complete."""
