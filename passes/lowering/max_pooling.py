@@ -21,6 +21,7 @@ from tilewright.passes.lowering.dtypes import Category, Number, category, comput
 from tilewright.passes.lowering.errors import NotLoweredError
 from tilewright.passes.lowering.nest import ZERO, nest
 from tilewright.passes.lowering.windows import (
+    FEW,
     Windows,
     adaptive_windows,
     by_rank,
@@ -140,7 +141,9 @@ def _max_pool_backward(rank: int) -> Lowering:
     def lower(call: Call) -> Sequence[SSAValue]:
         grad = call.tensor("grad_output")
         windows = Windows.of(call, call.tensor("self"), sizes_of(grad), rank, dilated=True)
-        if is_channels_last(call.tensor("self"), rank) and prod(a.overlap for a in windows.axes) == 1:
+        if prod(a.overlap for a in windows.axes) <= (
+            FEW if call.on_cuda else is_channels_last(call.tensor("self"), rank)
+        ):
             return _gathered_gradient(call, windows)
         return _scattered_gradient(call, rank)
 
@@ -174,7 +177,8 @@ def _scattered_gradient(call: Call, rank: int) -> Sequence[SSAValue]:
     """Add the gradient of each window to the place that won it, window after window; channels as they lie in memory."""
     grad, places, out = call.tensor("grad_output"), call.tensor("indices"), call.result
     sizes = layout_of(out).sizes
-    plane, last = sizes[-rank:], len(sizes) - rank - is_channels_last(call.tensor("self"), rank)
+    together = is_channels_last(call.tensor("self"), rank) and not call.on_cuda
+    plane, last = sizes[-rank:], len(sizes) - rank - together
     channels = sizes[last:-rank]
     if element_of(places) != i64:
         raise NotLoweredError(f"places of type {element_of(places)}")

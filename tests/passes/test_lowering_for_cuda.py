@@ -112,3 +112,13 @@ def test_the_gradient_of_an_embedding_is_summed_in_f32(dtype: torch.dtype) -> No
 def test_a_tensor_without_dimensions_is_rounded_as_the_others() -> None:
     x = sample(torch.bfloat16, 50)
     assert torch.equal(on_cuda(aten.mul, x, TENTH), x * TENTH.bfloat16())
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_places_gather_the_gradients_of_overlapping_windows(memory_format: torch.memory_format) -> None:
+    x = torch.randint(0, 4, (2, 3, 9, 8)).float().to(memory_format=memory_format)
+    windows = [3, 3], [2, 2], [1, 1], [1, 1], False
+    y, places = aten.max_pool2d_with_indices(x, *windows)
+    gradient = torch.randn_like(y)
+    found = on_cuda(lambda g, x, p: aten.max_pool2d_with_indices_backward(g, x, *windows, p), gradient, x, places)
+    torch.testing.assert_close(found, aten.max_pool2d_with_indices_backward(gradient, x, *windows, places))
