@@ -21,7 +21,9 @@ A function may carry these attributes:
 - `aten.output_alias`: for each result the number of the argument it shares memory with, or -1;
 - `aten.constants`: the names of tensors that belong to the program (an exported one's parameters, for instance), which
   are the last arguments;
-- `aten.none_outputs`: the positions, in the caller's list of outputs, that are None and have no result.
+- `aten.none_outputs`: the positions, in the caller's list of outputs, that are None and have no result;
+- `aten.free_results`: the numbers of results whose strides the program may choose. Up to a pass that does so, their
+  types say what tracing saw.
 """
 
 from __future__ import annotations

@@ -86,6 +86,10 @@ def _verify_none_outputs(function: FuncOp, name: str, value: Attribute) -> None:
     _numbers(name, value, 0, len(function.function_type.outputs) + count - 1)
 
 
+def _verify_free_results(function: FuncOp, name: str, value: Attribute) -> None:
+    _numbers(name, value, 0, len(function.function_type.outputs) - 1)
+
+
 _VERIFIERS: dict[str, Callable[[FuncOp, str, Attribute], None]] = {
     "aten.symbols": _verify_symbols,
     "aten.symbol_args": _verify_symbol_args,
@@ -93,4 +97,5 @@ _VERIFIERS: dict[str, Callable[[FuncOp, str, Attribute], None]] = {
     "aten.output_alias": _verify_output_alias,
     "aten.constants": _verify_constants,
     "aten.none_outputs": _verify_none_outputs,
+    "aten.free_results": _verify_free_results,
 }

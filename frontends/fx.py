@@ -8,7 +8,7 @@ such as control flow or sizes computed from data, raises `Unsupported` with the 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from xdsl.dialects.builtin import (
     ModuleOp,
     NoneType,
     StringAttr,
+    TensorType,
     f64,
     i64,
 )
@@ -30,9 +31,10 @@ from xdsl.ir import Attribute, Block, BlockArgument, Operation, Region, SSAValue
 
 from tilewright.dialects.aten import CallOp, SizeOp
 from tilewright.dialects.aten_schema import Schema, lookup, parse_schema
-from tilewright.dialects.call_syntax import OperandAttr
+from tilewright.dialects.call_syntax import MemoryFormatAttr, OperandAttr
 from tilewright.dialects.loop_access import layout_of
-from tilewright.dialects.sym_expr import Symbol
+from tilewright.dialects.sym import LayoutAttr, contiguous_strides
+from tilewright.dialects.sym_expr import Symbol, integer
 from tilewright.frontends.arguments import ArgumentConverter, is_list, is_ssa_value
 from tilewright.frontends.locations import Locations, describe
 from tilewright.frontends.symbols import SymbolTable
@@ -62,15 +64,23 @@ def import_graph(
     *,
     name: str = "forward",
     ranges: Mapping[Any, Any] | None = None,
+    free_outputs: Container[int] = (),
 ) -> ImportedGraph:
     """Convert a functional graph of ATen operators to a module with the one function `name`.
 
     Every node has its traced value as `meta["val"]`; a placeholder without one takes it from `example_inputs`. The
     function's arguments and results are those of the graph, in its order, but for results that are None. `ranges` has
-    the bounds of symbols that are not to be taken from torch's shape environment. The graph is not changed. Raises
-    `Unsupported` for a graph that the IR cannot hold.
+    the bounds of symbols that are not to be taken from torch's shape environment. `free_outputs` are the positions of
+    outputs whose strides the program may choose. An input whose example has other strides than tracing saw comes with
+    these, and is copied to those. The graph is not changed. Raises `Unsupported` for a graph that the IR cannot hold.
     """
-    return _Importer(graph_module, example_inputs, SymbolTable(ranges)).run(name)
+    return _Importer(graph_module, example_inputs, SymbolTable(ranges), free_outputs).run(name)
+
+
+def count_outputs(graph_module: fx.GraphModule) -> int:
+    """Return how many outputs a graph has."""
+    outputs: Any = graph_module.graph.output_node().args[0]
+    return len(outputs) if is_list(outputs) else 1
 
 
 @dataclass(frozen=True)
@@ -98,9 +108,16 @@ class _Operator:
 class _Importer:
     """The state of one import; `run` reads from top to bottom what happens to a graph."""
 
-    def __init__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], symbols: SymbolTable) -> None:
+    def __init__(
+        self,
+        graph_module: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        symbols: SymbolTable,
+        free_outputs: Container[int],
+    ) -> None:
         self.graph_module = graph_module
         self.example_inputs = example_inputs
+        self.free_outputs = free_outputs
         self.symbols = symbols
         self.types = TensorTypes(self.symbols)
         self.locations = Locations()
@@ -118,6 +135,9 @@ class _Importer:
         self.roots: dict[SSAValue, int] = {}
         """For arguments and views of them the number of the argument whose memory it is."""
         self.none_outputs: list[int] = []
+        self.free_results: list[int] = []
+        self.restrided: dict[fx.Node, Attribute] = {}
+        """Arguments that come with other strides than tracing saw, and their traced types."""
 
     def run(self, name: str) -> ImportedGraph:
         self.visit({"placeholder": self.add_argument})
@@ -150,7 +170,7 @@ class _Importer:
         traced = node.meta["val"] if "val" in node.meta else self.example_inputs[number]
         if isinstance(traced, torch.Tensor):
             self.argument_numbers[node] = number
-            self.argument_types.append(self.types.get(traced))
+            self.argument_types.append(self.argument_type(node, traced, number))
         elif isinstance(traced, (int, torch.SymInt)) and not isinstance(traced, bool):
             self.values[node] = traced
             self.argument_types.append(i64)
@@ -159,6 +179,22 @@ class _Importer:
                 self.symbol_args.setdefault(expr, number)
         else:
             raise Unsupported(f"argument {number} is a {type(traced).__name__}, expected a tensor or an integer")
+
+    def argument_type(self, node: fx.Node, traced: torch.Tensor, number: int) -> Attribute:
+        """Return the type that an argument comes with, which may have other strides than the traced one."""
+        kind = self.types.get(traced)
+        example = self.example_inputs[number] if number < len(self.example_inputs) else traced
+        if example is traced or not isinstance(example, torch.Tensor):
+            return kind
+        layout = layout_of(kind)
+        strides: list[Any] = list(example.stride())
+        if not all(s.is_Integer for s in layout.strides) or not all(isinstance(s, int) for s in strides):
+            return kind  # an example may have numbers where tracing has symbols
+        given = LayoutAttr.get(layout.sizes, map(integer, strides), layout.offset, layout.device)
+        if given == layout:
+            return kind
+        self.restrided[node] = kind
+        return TensorType(kind.element_type, kind.shape, given)
 
     def add_constant(self, node: fx.Node) -> None:
         assert isinstance(node.target, str)
@@ -177,7 +213,18 @@ class _Importer:
             argument.name_hint = f"arg{number}"
             self.roots[argument] = number
         self.values.update((node, block.args[number]) for node, number in self.argument_numbers.items())
+        for node, kind in self.restrided.items():
+            self.values[node] = self.restride(block.args[self.argument_numbers[node]], kind)
         return block
+
+    def restride(self, argument: BlockArgument, kind: Attribute) -> SSAValue:
+        """Add a copy of an argument with the strides that tracing saw."""
+        arguments: dict[str, Attribute] = {"self": OperandAttr(0)}
+        if layout_of(kind).strides == contiguous_strides(layout_of(kind).sizes):
+            arguments["memory_format"] = MemoryFormatAttr("contiguous_format")
+        copy = CallOp.get("aten.clone.default", arguments, [argument], [kind])
+        self.ops.append(copy)
+        return copy.results[0]
 
     def add_call(self, node: fx.Node) -> None:
         target = node.target
@@ -279,6 +326,8 @@ class _Importer:
         for position, output in enumerate(outputs if is_list(outputs) else (outputs,)):
             value = self.values[output] if isinstance(output, fx.Node) else output
             if is_ssa_value(value):
+                if position in self.free_outputs:
+                    self.free_results.append(len(returned))
                 returned.append(value)
             elif value is None:
                 self.none_outputs.append(position)
@@ -314,6 +363,8 @@ class _Importer:
             attributes["aten.mutates"] = _numbers(sorted(self.mutated))
         if any(alias >= 0 for alias in aliases):
             attributes["aten.output_alias"] = _numbers(aliases)
+        if self.free_results:
+            attributes["aten.free_results"] = _numbers(self.free_results)
         if self.constants:
             attributes["aten.constants"] = ArrayAttr([StringAttr(name) for name in self.constants])
         if self.none_outputs:

@@ -80,6 +80,33 @@ def keep_saved_tensors() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
+def saved_outputs(count: int) -> range:
+    """Return which of its `count` outputs the forward graph that is being compiled saves for the backward graph.
+
+    There are none where nobody takes their strides from `report_strides`.
+    """
+    context = TracingContext.try_get()
+    if context is None or context.output_strides is None or context.fw_metadata is None:
+        return range(0)
+    return range(*context.fw_metadata.tensors_saved_for_backwards_slice.indices(count))
+
+
+def report_strides(strides: Sequence[tuple[int, ...] | None]) -> None:
+    """Tell AOTAutograd the strides of a forward graph's outputs, None for those that are as traced.
+
+    The backward graph is then compiled for inputs with these strides.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.output_strides is not None:
+        context.output_strides[:] = strides
+
+
+def convolutions_may_round() -> bool:
+    """Whether cuDNN may round the operands of f32 convolutions to TF32."""
+    settings: Any = torch.backends.cudnn
+    return settings.conv.fp32_precision == "tf32"
+
+
 def find_overload(name: str) -> Overload | None:
     """Return the operator called `aten.add.Tensor`, or None if this torch has none."""
     found: Any = torch.ops

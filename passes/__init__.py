@@ -5,6 +5,7 @@ PASSES: dict[str, str] = {
     "buffer-reuse": "tilewright.passes.buffer_reuse:BufferReusePass",
     "bufferize": "tilewright.passes.bufferize:BufferizePass",
     "canonicalize": "tilewright.passes.canonicalize:CanonicalizePass",
+    "channels-last": "tilewright.passes.channels_last:ChannelsLastPass",
     "convert-aten-to-loop": "tilewright.passes.convert_aten_to_loop:ConvertAtenToLoopPass",
     "convert-loop-to-cpu": "tilewright.passes.convert_loop_to_cpu:ConvertLoopToCpuPass",
     "convert-loop-to-tt": "tilewright.passes.convert_loop_to_tt:ConvertLoopToTtPass",

@@ -45,8 +45,8 @@ func.func @sum(%x : !X) -> !Y {
   func.return %y : !Y
 }
 ```
-Where no loop has iterations for as many groups as are wanted, as of images with the channels last, each iteration of the
-first loops has groups of its own.
+Where no loop has iterations for as many groups as are wanted, as of images with the channels last, each iteration of
+the first loops has groups of its own.
 
 Tensors on a CPU are left alone, and so are `ordered` reductions, those that store as they go, and nests that also have
 other loops: a softmax goes through its row again.

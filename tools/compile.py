@@ -36,6 +36,7 @@ from tilewright.tools.options import Options
 from tilewright.tools.program_cache import keep, load_kept, program_key
 
 _LOWER = "convert-aten-to-loop"
+_LAYOUT = "channels-last"
 
 if TYPE_CHECKING:
     from tilewright.backends.cache import ObjectCache
@@ -187,6 +188,18 @@ def record_stats(compiled: CompiledModule) -> None:
     )
 
 
+def result_strides(module: ModuleOp) -> list[tuple[int, ...] | None]:
+    """Return the strides of a program's results; None for what is no tensor, or has strides that are not known."""
+    from tilewright.backends.host.plan import find_program
+
+    results: list[tuple[int, ...] | None] = []
+    for kind in find_program(module).function_type.outputs:
+        strides = layout_of(kind).strides if is_memref(kind) else None
+        known = strides is not None and all(s.is_Integer for s in strides)
+        results.append(tuple(int(s) for s in strides) if strides is not None and known else None)
+    return results
+
+
 def devices(module: ModuleOp) -> list[str]:
     """Return the devices of the tensors in a module's functions: `cpu`, `cuda:0`."""
     found: dict[str, None] = {}
@@ -204,7 +217,11 @@ def pipeline_text(options: Options, target: Target, devices: Sequence[str] = ())
     kind = "cuda" if any(name.startswith("cuda") for name in devices) else "cpu"
     name = options.pipeline or f"{kind}-{target.vector_bits}"
     text = PIPELINES.get(name, name)
-    return text.replace(_LOWER, f"{_LOWER}{{deterministic=true}}") if options.deterministic and name != text else text
+    if name == text:
+        return text
+    if options.deterministic:
+        text = text.replace(_LOWER, f"{_LOWER}{{deterministic=true}}")
+    return text if options.tf32 else text.replace(_LAYOUT, f"{_LAYOUT}{{tf32=false}}")
 
 
 def run_passes(

@@ -35,6 +35,8 @@ class Options:
     deterministic: bool = False
     """Whether the same call gives the same numbers every time, also on CUDA. If
     `torch.use_deterministic_algorithms(True)` was called it does, whatever is given here."""
+    tf32: bool = True
+    """Whether cuDNN may round the operands of f32 convolutions to TF32; `backend` asks torch."""
     verify: bool = False
     """Verify the IR after each pass."""
     cache: Path | None = None
@@ -67,7 +69,7 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None) -> Options:
     for name, allowed in (("mode", MODES), ("host", HOSTS), ("random", RANDOM)):
         if name in values and values[name] not in allowed:
             raise ValueError(f"tilewright: {name} is {values[name]!r}, expected one of {', '.join(allowed)}")
-    for name in ("deterministic", "strict", "verify"):
+    for name in ("deterministic", "strict", "tf32", "verify"):
         if name in values and not isinstance(values[name], bool):
             raise TypeError(f"tilewright: {name} is {values[name]!r}, expected True or False")
     if not isinstance(values.get("pipeline", ""), str):

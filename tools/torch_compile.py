@@ -23,8 +23,9 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from tilewright import stats
 from tilewright.dialects.type_guards import is_array
 from tilewright.frontends.aot import GraphFunction, trace_and_compile
-from tilewright.frontends.fx import import_graph
-from tilewright.tools.compile import StageTimes, compile_module, record_stats
+from tilewright.frontends.fx import count_outputs, import_graph
+from tilewright.frontends.torch_internals import convolutions_may_round, report_strides, saved_outputs
+from tilewright.tools.compile import StageTimes, compile_module, record_stats, result_strides
 from tilewright.tools.options import Options, parse_options
 from tilewright.tools.universe import make_context
 
@@ -48,18 +49,21 @@ def backend(
     chosen = parse_options(options, mode)
     if torch.are_deterministic_algorithms_enabled():
         chosen = replace(chosen, deterministic=True)
+    chosen = replace(chosen, tf32=convolutions_may_round())
     number = next(_graph_numbers)
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any], kind: str) -> GraphFunction:
-        return _compile(graph, inputs, chosen, f"graph{number}-{kind}")
+        return _compile(graph, inputs, chosen, f"graph{number}-{kind}", is_forward=kind == "forward")
 
     return trace_and_compile(graph_module, example_inputs, compiler, chosen.random)
 
 
-def _compile(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> GraphFunction:
+def _compile(
+    graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str, *, is_forward: bool
+) -> GraphFunction:
     """Compile one graph of ATen operators, or leave it to eager where that fails and the options allow it."""
     try:
-        return _compile_graph(graph, inputs, options, name)
+        return _compile_graph(graph, inputs, options, name, is_forward=is_forward)
     except Exception as error:  # whatever went wrong, the user's program can still run
         where = f" (stages in {options.dump / name})" if options.dump is not None else ""
         message = f"tilewright cannot compile {name}{where}: {describe_error(error)}"
@@ -78,15 +82,20 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}{place}"
 
 
-def _compile_graph(graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str) -> GraphFunction:
+def _compile_graph(
+    graph: fx.GraphModule, inputs: Sequence[Any], options: Options, name: str, *, is_forward: bool
+) -> GraphFunction:
     times = StageTimes()
     with times.measure("import"):
-        imported = import_graph(graph, inputs)
+        saved = saved_outputs(count_outputs(graph)) if is_forward else ()
+        imported = import_graph(graph, inputs, free_outputs=saved)
     missing = none_outputs(imported.module)
     dump: Path | None = None if options.dump is None else options.dump / name
     ctx = make_context()
     compiled = compile_module(imported.module, ctx, options, imported.constants, dump=dump, times=times)
     record_stats(compiled)
+    if is_forward:
+        report_strides(with_nones(result_strides(compiled.module), missing))
     return with_none_outputs(compiled.program.run_boxed, missing)
 
 
@@ -105,12 +114,17 @@ def with_none_outputs(run: GraphFunction, positions: Sequence[int]) -> GraphFunc
         return run
 
     def call(inputs: list[Any]) -> Sequence[Any]:
-        outputs = list(run(inputs))
-        for position in positions:
-            outputs.insert(position, None)
-        return outputs
+        return with_nones(run(inputs), positions)
 
     return call
+
+
+def with_nones(outputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """Return `outputs` with None inserted at `positions`, which ascend."""
+    result = list(outputs)
+    for position in positions:
+        result.insert(position, None)
+    return result
 
 
 def _eager(graph: fx.GraphModule) -> GraphFunction:

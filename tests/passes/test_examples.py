@@ -15,6 +15,7 @@ from tilewright.tools.universe import make_context
 
 PASSES = [
     "canonicalize",
+    "channels-last",
     "convert-loop-to-tt",
     "elide-copies",
     "generalize-kernels",
