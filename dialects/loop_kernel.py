@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from xdsl.dialects.builtin import ArrayAttr, MemRefType, StringAttr, SymbolNameConstraint
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, MemRefType, StringAttr, SymbolNameConstraint
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, region_def, traits_def
 from xdsl.parser import Parser
@@ -14,12 +14,15 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
 from tilewright.dialects.loop_access import verify_layout
-from tilewright.dialects.sym import ExprAttr, IntsAttr, LayoutAttr, MapAttr, free_symbols
-from tilewright.dialects.sym_expr import DIM_NAME, Expr
+from tilewright.dialects.sym import ExprAttr, IntsAttr, LayoutAttr, MapAttr, SymbolAttr, free_symbols
+from tilewright.dialects.sym_expr import DIM_NAME, Expr, Symbol, integer, symbol
 from tilewright.dialects.type_guards import is_memref
 
 DEVICE = "device"
 """The attribute of a kernel that names the kind of device it is for, if that is not the CPU."""
+
+RANGES = "ranges"
+"""The attribute of a kernel that says which values its symbols have at least and at most."""
 
 
 @irdl_op_definition
@@ -30,7 +33,8 @@ class KernelOp(IRDLOperation):
     after the buffers. So equal kernels have equal text, whatever the graph called its sizes.
 
     A kernel for another kind of device than the CPU says so: `attributes {device = "cuda"}`. Its buffers do not, as the
-    same kernel runs on all devices of a kind.
+    same kernel runs on all devices of a kind. What is known of its symbols is an attribute, too: `attributes {ranges =
+    {n0 = #sym.symbol<16 to 4096>}}` promises that no launch has another value.
     """
 
     name = "loop.kernel"
@@ -72,6 +76,16 @@ class KernelOp(IRDLOperation):
         if kind != "cpu":
             self.attributes[DEVICE] = StringAttr(kind)
 
+    @property
+    def ranges(self) -> dict[Symbol, tuple[Expr | None, Expr | None]]:
+        """The inclusive bounds of the symbols of which something is known."""
+        given = self.attributes.get(RANGES)
+        return {
+            symbol(name): (integer(known.data.lower), integer(known.data.upper))
+            for name, known in (given.data.items() if isinstance(given, DictionaryAttr) else ())
+            if isinstance(known, SymbolAttr)
+        }
+
     @classmethod
     def parse(cls, parser: Parser) -> Self:
         name = parser.parse_symbol_name()
@@ -112,9 +126,18 @@ class KernelOp(IRDLOperation):
             raise VerifyException(f"`loop.kernel` takes the symbol `{dims[0]}`, which is the name of a dim")
         if len(set(names)) != len(names):
             raise VerifyException(f"`loop.kernel` names a symbol twice in [{', '.join(names)}]")
+        self._verify_ranges()
         unbound = [s.name for s in free_symbols(_exprs(self)) if s.name not in names and not DIM_NAME.fullmatch(s.name)]
         if unbound:
             raise VerifyException(f"`loop.kernel` uses the symbol `{unbound[0]}`, which it does not take")
+
+    def _verify_ranges(self) -> None:
+        given = self.attributes.get(RANGES, DictionaryAttr({}))
+        if not isinstance(given, DictionaryAttr) or not all(isinstance(r, SymbolAttr) for r in given.data.values()):
+            raise VerifyException(f"`loop.kernel` has ranges = {given}, expected a `#sym.symbol` for each symbol")
+        unknown = [name for name in given.data if name not in self.symbol_names]
+        if unknown:
+            raise VerifyException(f"`loop.kernel` has a range of the symbol `{unknown[0]}`, which it does not take")
 
 
 def _exprs(kernel: KernelOp) -> list[Expr]:

@@ -79,7 +79,7 @@ class ConvertLoopToTtPass(ModulePass):
 
 def _lower(kernel: KernelOp) -> list[tt.FuncOp]:
     """Return the function of a kernel, and if it is for some sizes only, a second one for all sizes."""
-    space = IndexSpace()
+    space = IndexSpace(kernel.ranges)
     reach = index_reach(kernel, space)
     if reach is None or (reach.is_Integer and reach >= tt.NARROW_LIMIT):
         return [KernelLowering(kernel, space, i64).lower()]

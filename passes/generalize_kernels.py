@@ -45,6 +45,8 @@ func.func @forward(%x : memref<8xf32, #sym.layout<[8], [1]>>, %y : memref<9xf32,
 }
 ```
 
+A kernel for a GPU also says between which lengths it is one (`ranges`): its blocks are chosen by that.
+
 Kernels are looked at whose loops all have one length, but for loops of a single iteration. Sums of a known length may
 be added up better, so that kernels with reductions are made one only where there are several.
 """
@@ -54,14 +56,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from tilewright.dialects import loop
 from tilewright.dialects.loop_access import layout_of
-from tilewright.dialects.sym import IntsAttr, LayoutAttr, MapAttr
+from tilewright.dialects.loop_kernel import RANGES
+from tilewright.dialects.sym import IntsAttr, LayoutAttr, MapAttr, SymbolAttr, SymbolInfo
 from tilewright.dialects.sym_expr import Expr, Symbol, integer, symbol
 from tilewright.dialects.type_guards import is_memref
 from tilewright.passes.analysis.layouts import memref_type
@@ -113,8 +116,8 @@ def _new_symbol(kernel: loop.KernelOp) -> Symbol:
     return symbol(f"n{number}")
 
 
-def _generalize(kernel: loop.KernelOp, length: int) -> None:
-    """Give a kernel its length as a parameter."""
+def _generalize(kernel: loop.KernelOp, length: int, known: SymbolAttr) -> None:
+    """Give a kernel its length as a parameter, of which something is `known`."""
     size = _new_symbol(kernel)
     translate = _translation(size, length)
     kernel.properties["symbols"] = ArrayAttr([*kernel.symbols, StringAttr(size.name)])
@@ -123,6 +126,10 @@ def _generalize(kernel: loop.KernelOp, length: int) -> None:
     for op in kernel.walk():
         if isinstance(op, loop.Loop):
             op.properties["bounds"] = translate("bounds", op.bounds)
+    if kernel.device != "cpu":
+        given = kernel.attributes.get(RANGES)
+        others = given.data if isinstance(given, DictionaryAttr) else {}
+        kernel.attributes[RANGES] = DictionaryAttr({**others, size.name: known})
 
 
 @dataclass(frozen=True)
@@ -144,10 +151,12 @@ class GeneralizeKernelsPass(ModulePass):
         lengths: dict[str, int] = {}
         for group in groups.values():
             reduces = any(isinstance(op, loop.ReduceOp) for op in group[0][0].walk())
-            if len({length for _, length in group}) >= (self.least if reduces else 2):
+            found = {length for _, length in group}
+            if len(found) >= (self.least if reduces else 2):
                 lengths.update((kernel.sym_name.data, length) for kernel, length in group)
+                known = SymbolAttr(SymbolInfo(None, min(found), max(found)))
                 for kernel, length in group:
-                    _generalize(kernel, length)
+                    _generalize(kernel, length, known)
         for launch in launches_in(op):
             length = lengths.get(launch.kernel_name)
             if length is not None:

@@ -49,20 +49,27 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i32
 from xdsl.passes import ModulePass
 
-from tilewright.dialects.loop import ForOp, KernelOp, Loop, NestOp, ReduceOp, ScanOp
+from tilewright.dialects.loop import ForOp, KernelOp, Loop, LoopDim, NestOp, ReduceOp, ScanOp
+from tilewright.dialects.sym_expr import Ranges, bounds
 from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.analysis.kernels import kernels_for
 from tilewright.passes.blocks.choice import BlockChooser, BlockLimits
-from tilewright.passes.rewriting.tiles import fits, split_reduce, tile_loops
+from tilewright.passes.rewriting.tiles import split_reduce, tile_loops
 
 
-def _apply(op: Loop, sizes: Sequence[int], fastest: int | None) -> None:
+def _fits(this: LoopDim, size: int, ranges: Ranges) -> bool:
+    """Whether a loop certainly has no more points than one tile, given the ranges of sizes."""
+    most = bounds(this.upper - this.lower, ranges)[1]
+    return most is not None and bool(most.is_Integer and most <= size)
+
+
+def _apply(op: Loop, sizes: Sequence[int], fastest: int | None, ranges: Ranges) -> None:
     """Make axes of the loops of `op` that have a size above 1; the tiles of `fastest`, one of a nest, come last."""
     axes = [(i, size) for i, size in enumerate(sizes) if size > 1]
     if not axes:
         return
     dims = IndexSpace().loops(op)
-    is_whole = all(fits(d, size) for d, size in zip(dims, sizes, strict=True))
+    is_whole = all(_fits(d, size, ranges) for d, size in zip(dims, sizes, strict=True))
     if isinstance(op, ScanOp) or (is_whole and not isinstance(op, NestOp)):
         op.blocks = sizes
         return
@@ -114,11 +121,11 @@ class LoopTileBlocksPass(ModulePass):
 def _tile_kernel(kernel: KernelOp, limits: BlockLimits) -> None:
     elements, per_thread = 1, 1
     for nest in [o for o in kernel.block.ops if isinstance(o, NestOp)]:
-        chooser = BlockChooser(nest, limits)
+        chooser = BlockChooser(nest, limits, IndexSpace(kernel.ranges))
         sizes = chooser.run()
         elements, per_thread = max(elements, chooser.elements), max(per_thread, chooser.per_thread)
         fastest = chooser.fastest
         for op in reversed(list(sizes)):
-            _apply(op, sizes[op], fastest)
+            _apply(op, sizes[op], fastest, kernel.ranges)
     kernel.attributes["num_stages"] = IntegerAttr(1, i32)
     kernel.attributes["num_warps"] = IntegerAttr(_warps(elements, per_thread), i32)

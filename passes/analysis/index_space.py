@@ -10,7 +10,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from tilewright.dialects.loop import ApplyOp, Bounds, Loop, LoopDim
 from tilewright.dialects.sym import MapAttr
-from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Symbol, bounds, dim, simplify
+from tilewright.dialects.sym_expr import Expr, FloorDiv, Max, Min, Mod, Ranges, Symbol, bounds, dim, simplify
 
 
 @cache
@@ -25,7 +25,9 @@ class IndexSpace:
     The result of a `loop.apply` has no symbol: it is the expression that it computes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Ranges | None = None) -> None:
+        """`sizes` are the ranges of the kernel's symbols, as far as they are known."""
+        self.sizes = sizes or {}
         self._exprs: dict[SSAValue, Expr] = {}
         self._values: dict[Symbol, SSAValue] = {}
         self._accesses: dict[tuple[MapAttr, tuple[SSAValue, ...]], tuple[Expr, ...]] = {}
@@ -90,17 +92,22 @@ class IndexSpace:
         ]
 
     def largest_extent(self, this: LoopDim) -> int | None:
-        """Return the most elements that a loop, given over this space, may run over; None if it depends on sizes."""
+        """Return the most elements that a loop, given over this space, may run over; None if that is not known."""
         uppers = this.upper.args if isinstance(this.upper, Min) else (this.upper,)
         lowers = this.lower.args if isinstance(this.lower, Min) else (this.lower,)
         most = 0
         for lower in lowers:
-            extents = [self.bounds(self.simplify(upper - lower))[1] for upper in uppers]
+            extents = [self._at_most(self.simplify(upper - lower)) for upper in uppers]
             known = [int(e) for e in extents if e is not None and e.is_Integer]
             if not known:
                 return None
             most = max(most, min(known))
         return most
+
+    def _at_most(self, expr: Expr) -> Expr | None:
+        """Return an upper bound of an expression, a number if the ranges of sizes allow it."""
+        found = self.bounds(expr)[1]
+        return None if found is None else bounds(found, self.sizes)[1]
 
     def bounds_over_operands(self, dims: Iterable[LoopDim]) -> Bounds:
         """Return loops given over this space as an operation holds them: the inverse of `loops`."""

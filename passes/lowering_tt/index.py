@@ -82,6 +82,8 @@ class IndexBuilder:
     def add_size(self, symbol: Symbol, value: SSAValue) -> None:
         """Let the symbol of a size have a value."""
         self._values[symbol] = value
+        if symbol in self.space.sizes:
+            self._ranges[symbol] = self.space.sizes[symbol]
 
     def add_part(self, value: SSAValue, lower: Expr | None, upper: Expr | None, *, multiple: int = 1) -> Symbol:
         """Return a new symbol for `value`, with inclusive bounds as far as they are known.

@@ -31,6 +31,7 @@ from tilewright.dialects.loop import (
     StoreOp,
     YieldOp,
 )
+from tilewright.dialects.loop_kernel import DEVICE, RANGES
 from tilewright.dialects.sym import ExprAttr
 from tilewright.dialects.sym_expr import Expr, integer, symbol
 from tilewright.dialects.type_guards import is_float_constant, is_integer_constant
@@ -113,7 +114,7 @@ class KernelLowering:
             attributes["symbols"] = ArrayAttr([StringAttr(s) for s in self.kernel.symbol_names])
         given = self.kernel.attributes
         attributes.update({name: given.get(name, value) for name, value in _DEFAULTS.items()})
-        others = {name: value for name, value in given.items() if name not in (*attributes, "device")}
+        others = {name: value for name, value in given.items() if name not in (*attributes, DEVICE, RANGES)}
         self.function.attributes.update({**attributes, **others})
         return self.function
 

@@ -24,7 +24,8 @@ def index_reach(kernel: KernelOp, space: IndexSpace) -> Expr | None:
     widths = _Widths(space)
     if not widths.visit(kernel):
         return None
-    return _largest_of([*widths.found, *(symbol(name) for name in kernel.symbol_names)])
+    largest = _largest_of([*widths.found, *(symbol(name) for name in kernel.symbol_names)])
+    return bounds(largest, space.sizes)[1]
 
 
 def _largest_of(exprs: Iterable[Expr]) -> Expr:
