@@ -31,6 +31,7 @@ PASSES: dict[str, str] = {
     "recompose-upsampling": "tilewright.passes.recompose_upsampling:RecomposeUpsamplingPass",
     "reinplace": "tilewright.passes.reinplace:ReinplacePass",
     "retarget": "tilewright.passes.retarget:RetargetPass",
+    "split-bias": "tilewright.passes.split_bias:SplitBiasPass",
     "tt-approximate": "tilewright.passes.tt_approximate:TtApproximatePass",
     "tt-cache-hints": "tilewright.passes.tt_cache_hints:TtCacheHintsPass",
     "tt-cse": "tilewright.passes.tt_cse:TtCsePass",

@@ -17,6 +17,7 @@ _GRAPH = (
     "fold-add-into-mm",  # before sums become loops
     "pad-matmuls",  # before calls become nests: padding is one
     "recompose-upsampling",  # while positions are calls whose elements can be told
+    "split-bias",  # before layouts are chosen: the sum has that of the convolution
     "channels-last",  # before calls become loops, which are written for the layout of what they read
     "reinplace",  # before scatters become nests: what follows are nests, of which nobody can tell that they scatter
     "convert-aten-to-loop",  # whatever has no lowering stays a call of ATen

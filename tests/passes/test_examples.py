@@ -31,6 +31,7 @@ PASSES = [
     "pad-matmuls",
     "reinplace",
     "retarget",
+    "split-bias",
     "tt-cse",
     "tt-merge-loops",
     "tt-pipeline-loads",
