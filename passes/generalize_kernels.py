@@ -127,9 +127,9 @@ def _generalize(kernel: loop.KernelOp, length: int, known: SymbolAttr) -> None:
         if isinstance(op, loop.Loop):
             op.properties["bounds"] = translate("bounds", op.bounds)
     if kernel.device != "cpu":
-        given = kernel.attributes.get(RANGES)
-        others = given.data if isinstance(given, DictionaryAttr) else {}
-        kernel.attributes[RANGES] = DictionaryAttr({**others, size.name: known})
+        given = kernel.attributes.get(RANGES, DictionaryAttr({}))
+        assert isinstance(given, DictionaryAttr)
+        kernel.attributes[RANGES] = DictionaryAttr({**given.data, size.name: known})
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ def test_training(simulator: Simulator) -> None:
 
     torch.testing.assert_close(steps(on_cuda), steps(lambda f: f), rtol=1e-4, atol=1e-5)
     assert tilewright.last_compile_stats()["fallbacks"] == 0
+    assert any("_x" in launch.image for launch in simulator.launches), "the updates of parameters are one launch"
 
 
 def test_dynamic_sizes(simulator: Simulator) -> None:
