@@ -54,6 +54,7 @@ from tilewright.dialects.sym_expr import Ranges, bounds
 from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.analysis.kernels import kernels_for
 from tilewright.passes.blocks.choice import BlockChooser, BlockLimits
+from tilewright.passes.blocks.sizes import power_at_most
 from tilewright.passes.rewriting.tiles import split_reduce, tile_loops
 
 
@@ -81,11 +82,39 @@ def _apply(op: Loop, sizes: Sequence[int], fastest: int | None, ranges: Ranges) 
     points.blocks = [size for _, size in axes]
 
 
-def _warps(elements: int, per_thread: int) -> int:
-    """Return how many warps compute a block: each thread `per_thread` elements of a small block, up to 32 of others."""
-    if elements <= 256 * per_thread:
-        return max(1, elements // (32 * per_thread))
-    return min(32, max(8, elements // 512))
+@dataclass
+class _Work:
+    """What the programs of a kernel do at a time: the most that any of its nests asks for."""
+
+    elements: int = 1
+    """The elements of a block."""
+    per_thread: int = 1
+    """How many a thread computes of a small block."""
+    kept: int = 0
+    """How many tensors stay in registers from one loop over whole rows to the next."""
+    repeated: bool = False
+    """Whether loops go over the same rows again, tile by tile."""
+
+    def add(self, chooser: BlockChooser) -> None:
+        """Take in what was chosen for a nest."""
+        self.elements = max(self.elements, chooser.elements)
+        self.per_thread = max(self.per_thread, chooser.per_thread)
+        self.kept = max(self.kept, chooser.kept)
+        self.repeated |= chooser.repeated
+
+    def warps(self) -> int:
+        """Return how many warps compute a block, up to 32: each thread 16 elements of what is not a small block.
+
+        Where rows are kept for reductions, threads wait for each other in between, the longer the more they are, so
+        each keeps 32 elements, of all tensors together. Where rows are read again, from a cache, more threads do.
+        """
+        if self.elements <= 256 * self.per_thread:
+            found = max(1, self.elements // (32 * self.per_thread))
+        else:
+            found = min(32, max(8, self.elements // 512))
+        if self.kept:
+            return min(found, max(2, power_at_most(self.elements * self.kept // 1024)))
+        return max(found, min(16, self.elements // 256)) if self.repeated else found
 
 
 @dataclass(frozen=True)
@@ -97,7 +126,7 @@ class LoopTileBlocksPass(ModulePass):
     tile: int = 1024
     """The elements of a block without inner loops, or of several short rows."""
 
-    persistent: int = 65536
+    persistent: int = 16384
     """The elements of a row that is one block, although it is gone through more than once."""
 
     looped: int = 4096
@@ -119,13 +148,13 @@ class LoopTileBlocksPass(ModulePass):
 
 
 def _tile_kernel(kernel: KernelOp, limits: BlockLimits) -> None:
-    elements, per_thread = 1, 1
+    work = _Work()
     for nest in [o for o in kernel.block.ops if isinstance(o, NestOp)]:
         chooser = BlockChooser(nest, limits, IndexSpace(kernel.ranges))
         sizes = chooser.run()
-        elements, per_thread = max(elements, chooser.elements), max(per_thread, chooser.per_thread)
+        work.add(chooser)
         fastest = chooser.fastest
         for op in reversed(list(sizes)):
             _apply(op, sizes[op], fastest, kernel.ranges)
     kernel.attributes["num_stages"] = IntegerAttr(1, i32)
-    kernel.attributes["num_warps"] = IntegerAttr(_warps(elements, per_thread), i32)
+    kernel.attributes["num_warps"] = IntegerAttr(work.warps(), i32)

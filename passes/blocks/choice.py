@@ -30,7 +30,7 @@ class BlockLimits:
     tile: int
     """A tile without inner loops, or of short rows."""
     persistent: int
-    """A row that is gone through more than once, if one tensor of it is kept."""
+    """A row that is gone through more than once, if one or two tensors of it are kept."""
     looped: int
     """A tile of a longer row."""
     rows: int
@@ -76,6 +76,10 @@ class BlockChooser:
             self.sizes[op] = [1] * len(op.steps)
         self.per_thread = MOST
         """How many elements of a small block a thread computes."""
+        self.kept = 0
+        """How many tensors each thread keeps its elements of, from one loop over whole rows to the next."""
+        self.repeated = False
+        """Whether several loops go over the same rows tile by tile."""
         if not self._inner:
             threads = 2 * self.limits.programs * THREADS
             self.per_thread = elements_per_thread(self.nest, self._runs, self.space, threads)
@@ -163,22 +167,30 @@ class BlockChooser:
         return bool(rows) and all((self._runs.extents(op)[i] or UNKNOWN) <= _WINDOW for op, i in rows)
 
     def _along(self, columns: Sequence[int]) -> None:
-        limit = self._persistent_limit()
+        again = self._read_again()
+        limit = min(power_at_most(2 * self.limits.persistent // again), self.limits.persistent) if again else 0
+        limit = limit or self.limits.looped
         for op in self._inner:
             self._choose_columns(op, limit)
         widest = self.elements
         if self._choose_rows(max(1, 4 * self.limits.tile // widest)):
             return
         if self._is_persistent():
+            self.kept = again
             positions = self._legal(self.nest, self._runs.by_weight(self.nest))
             sizes, extents = self.sizes[self.nest], self._runs.extents(self.nest)
             for i in [*columns, *(p for p in positions if p not in columns)]:
                 left = self.limits.tile // (widest * math.prod(sizes))
                 if left > 1 and sum(n > 1 for n in sizes) < _AXES - 1:
                     sizes[i] = tile_size(extents[i], left, least=1)
+        else:
+            self.repeated = again > 0
 
-    def _persistent_limit(self) -> int:
-        """Return how long a row may be to be one block: less where several tensors are needed more than once."""
+    def _read_again(self) -> int:
+        """Return how many tensors are read along memory by more than one loop, as those of a row that stays in a block.
+
+        A loop over a small part of what another one reads needs nothing kept.
+        """
         loops: dict[object, dict[Loop, int]] = {}
         for op in self._inner:
             if self._runs.along(op):
@@ -186,10 +198,8 @@ class BlockChooser:
                 for load in op.block.ops:
                     if isinstance(load, LoadOp):
                         loops.setdefault(load.source, {})[op] = points
-        # A loop over a small part of what another one reads needs nothing kept.
         longest = [sorted(found.values())[-2:] for found in loops.values()]
-        again = sum(len(points) > 1 and 2 * points[0] >= points[1] for points in longest)
-        return power_at_most(self.limits.persistent // again) if again else self.limits.looped
+        return sum(len(points) > 1 and 2 * points[0] >= points[1] for points in longest)
 
     def _choose_columns(self, op: Loop, limit: int) -> None:
         """Give the loops of `op` that run along memory their axes: whole, or tiles where they are too long."""

@@ -34,10 +34,27 @@ def _pointwise(*extents: int) -> NestOp:
     strides = [prod(extents[n + 1 :]) for n in range(len(extents))]
     place = " + ".join(["0", *(f"{stride} * %i{n}" for n, stride in enumerate(strides))])
     kind = "memref<?xf32, #sym.layout<[z], [1]>>"
-    text = (
+    return _blocked(
         f'loop.kernel @k(%x : {kind}) symbols [z] attributes {{device = "cuda"}} {{ loop.nest ({loops}) {{\n'
         f"%v = loop.load %x[{place}] : {kind} -> f32\nloop.store %v, %x[{place}] : f32, {kind}\n}} }}"
     )
+
+
+def _rows(length: int) -> NestOp:
+    """Return the nest of a kernel that goes over the same rows twice, in blocks."""
+    kind = "memref<?xf32, #sym.layout<[z], [1]>>"
+    load = f"%v = loop.load %x[{length} * %i + %k] : {kind} -> f32\n"
+    return _blocked(
+        f'loop.kernel @k(%x : {kind}, %y : {kind}) symbols [z] attributes {{device = "cuda"}} {{\n'
+        "loop.nest (%i : 4096) {\n"
+        f'%s = loop.reduce "sum" (%k : {length}) {{\n{load}loop.yield %v : f32\n}} : f32\n'
+        f"loop.for (%k : {length}) {{\n{load}%d = arith.subf %v, %s : f32\n"
+        f"loop.store %d, %y[{length} * %i + %k] : f32, {kind}\n}} }} }}"
+    )
+
+
+def _blocked(text: str) -> NestOp:
+    """Return the nest of the kernel in a text, in blocks."""
     context = make_context()
     module = Parser(context, text).parse_module()
     LoopTileBlocksPass().apply(context, module)
@@ -89,3 +106,13 @@ def test_few_elements_go_to_several_programs() -> None:
 
 def test_a_kernel_says_how_many_warps_it_takes() -> None:
     assert _warps(_pointwise(1 << 22)) == 4
+
+
+@pytest.mark.parametrize(
+    ("length", "blocks", "warps"),
+    [(1024, 1024, 2), (4096, 4096, 4), (16384, 16384, 16), (32768, 4096, 16)],
+)
+def test_threads_keep_the_elements_of_a_row_that_is_not_too_long(length: int, blocks: int, warps: int) -> None:
+    nest = _rows(length)
+    assert _blocks(nest) == [(blocks,), (blocks,)]
+    assert _warps(nest) == warps
