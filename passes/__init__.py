@@ -18,6 +18,7 @@ PASSES: dict[str, str] = {
     "loop-scan-to-atomics": "tilewright.passes.loop_scan_to_atomics:LoopScanToAtomicsPass",
     "loop-simplify-index": "tilewright.passes.loop_simplify_index:LoopSimplifyIndexPass",
     "loop-hoist": "tilewright.passes.loop_hoist:LoopHoistPass",
+    "loop-join-columns": "tilewright.passes.loop_join_columns:LoopJoinColumnsPass",
     "loop-save-values": "tilewright.passes.loop_save_values:LoopSaveValuesPass",
     "loop-split-ranges": "tilewright.passes.loop_split_ranges:LoopSplitRangesPass",
     "loop-split-tails": "tilewright.passes.loop_split_tails:LoopSplitTailsPass",

@@ -31,6 +31,7 @@ _GRAPH = (
     "loop-simplify-index",  # fusion substitutes indices
     "loop-hoist",  # and computes in each pass over a row what belongs to the row
     "canonicalize",  # equal values that are left
+    "loop-join-columns",  # of GPUs; when it can be seen which nest reads all that a sum over rows reads
 )
 """Level 0 to fused loops on tensors; the same for all targets."""
 

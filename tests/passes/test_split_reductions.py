@@ -8,6 +8,7 @@ from xdsl.parser import Parser
 
 from tilewright.backends.reference import run_function
 from tilewright.backends.reference.inputs import InputSpec
+from tilewright.dialects.loop import KernelOp
 from tilewright.passes.pipelines import PIPELINES, load_passes
 from tilewright.tools.check_passes import check_passes
 from tilewright.tools.universe import make_context
@@ -109,3 +110,33 @@ def test_a_variance_in_one_pass_of_hard_data(sizes: str, strides: str, dims: str
         atol = {"plain": 1e-6, "equal": 1e-4}.get(kind, 0)
         for f, e in zip(run_function(module, [data]), expected, strict=True):
             torch.testing.assert_close(f, e.float(), rtol=1e-5, atol=atol, equal_nan=True, msg=kind)
+
+
+@pytest.mark.parametrize("rows", ["64", "4, 16"])
+def test_sums_over_rows_join_these(rows: str) -> None:
+    count, lead = len(rows.split(", ")), rows.replace(", ", "x")
+    strides = "40, 1" if count == 1 else "640, 40, 1"
+    x = f"tensor<{lead}x40xf32, #sym.layout<[{rows}, 40], [{strides}]>>"
+    s = f"tensor<{lead}x1xf32, #sym.layout<[{rows}, 1], [{'1, 1' if count == 1 else '16, 1, 1'}]>>"
+    w = "tensor<40xf32, #sym.layout<[40], [1]>>"
+    dims = ", ".join(f"{d} : i64" for d in range(count))
+    context = make_context()
+    module = Parser(
+        context,
+        f"func.func @forward(%x : {x}, %g : {x}) -> ({x}, {w}) {{\n"
+        f'  %p = aten.call "aten.mul.Tensor"(self = %x, other = %g) : ({x}, {x}) -> {x}\n'
+        f'  %w = aten.call "aten.sum.dim_IntList"(self = %p, dim = [{dims}], keepdim = false) : ({x}) -> {w}\n'
+        f'  %s = aten.call "aten.sum.dim_IntList"(self = %p, dim = [-1 : i64], keepdim = true) : ({x}) -> {s}\n'
+        f'  %y = aten.call "aten.mul.Tensor"(self = %g, other = %s) : ({x}, {s}) -> {x}\n'
+        f"  func.return %y, %w : {x}, {w}\n}}",
+    ).parse_module()
+    graph = (
+        PIPELINES["graph"].replace("loop-split-reductions", SMALL).replace("join-columns", "join-columns{programs=8}")
+    )
+    given = InputSpec(seed=1)
+    report = check_passes(context, module, load_passes(f"retarget,{graph},{PIPELINES['buffers']}"), given)
+    assert report is None, str(report)
+    kernels = [op for op in module.ops if isinstance(op, KernelOp)]
+    assert len(kernels) == 2
+    report = check_passes(context, module, load_passes(PIPELINES["tt"]), given)
+    assert report is None, str(report)
