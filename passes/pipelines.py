@@ -73,6 +73,7 @@ _TT = (
     "tt-cse",  # what is equal in the merged loops
     "tt-cache-hints",  # of the loads that are left
     "tt-pipeline-loads",  # of loops that are not merged any more
+    "tt-unroll-loops",  # of those that nothing has loaded for them
     "tt-approximate",  # what the rounding behind it hides
     "tt-merge-launches",  # what a program's part decides hides where its pointers come from
 )

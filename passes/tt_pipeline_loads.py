@@ -63,46 +63,18 @@ barrier, and those whose tiles fill the shared memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from xdsl.context import Context
-from xdsl.dialects import arith, scf
-from xdsl.dialects.builtin import FixedBitwidthType, IntegerAttr, ModuleOp, i32
+from xdsl.dialects import scf
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i32
 from xdsl.dialects.gpu import BarrierOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 
 from tilewright.dialects import tt
-from tilewright.dialects.arith_tensor import element_of
 from tilewright.dialects.sym import ExprAttr
-from tilewright.dialects.type_guards import is_integer_constant, is_tensor
 from tilewright.passes.analysis.pointers import base_of, writes
-
-_STAGES = "tt.num_stages"
-
-
-def _constant(value: SSAValue) -> int | None:
-    owner = value.owner
-    if isinstance(owner, arith.ConstantOp) and is_integer_constant(owner.value):
-        return owner.value.value.data
-    return None
-
-
-def _trips(loop: scf.ForOp) -> int | None:
-    """Return how many iterations a loop has, None where that is not known."""
-    lower, upper, step = _constant(loop.lb), _constant(loop.ub), _constant(loop.step)
-    if lower is None or upper is None or step is None:
-        return None
-    return max(0, -(-(upper - lower) // step))
-
-
-def _bytes(load: tt.LoadOp) -> int:
-    """Return the bytes of the tile that is loaded; 0 for a scalar."""
-    kind = load.result.type
-    element = element_of(kind)
-    if not is_tensor(kind) or not isinstance(element, FixedBitwidthType):
-        return 0
-    return prod(kind.get_shape()) * element.size
+from tilewright.passes.analysis.serial_loops import STAGES, loaded_bytes, trips
 
 
 def _tile_bytes(loop: scf.ForOp) -> int:
@@ -119,7 +91,7 @@ def _tile_bytes(loop: scf.ForOp) -> int:
             loads.append(op)
     if not waits or (stored and (None in stored or any(base_of(load.ptr) in {None, *stored} for load in loads))):
         return 0
-    return sum(_bytes(load) for load in loads)
+    return sum(loaded_bytes(load) for load in loads)
 
 
 @dataclass(frozen=True)
@@ -151,6 +123,6 @@ class TtPipelineLoadsPass(ModulePass):
         return isinstance(grid, ExprAttr) and bool(grid.expr.is_Integer and grid.expr <= self.programs)
 
     def _pipeline(self, loop: scf.ForOp) -> None:
-        trips, size = _trips(loop), _tile_bytes(loop)
-        if 0 < (self.stages - 1) * size <= self.shared and (trips is None or trips >= self.trips):
-            loop.attributes[_STAGES] = IntegerAttr(self.stages, i32)
+        count, size = trips(loop), _tile_bytes(loop)
+        if 0 < (self.stages - 1) * size <= self.shared and (count is None or count >= self.trips):
+            loop.attributes[STAGES] = IntegerAttr(self.stages, i32)

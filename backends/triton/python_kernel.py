@@ -7,7 +7,7 @@ dimension, or for all elements, is left to Triton's broadcasting, until an opera
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from xdsl.dialects import arith, scf
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FloatAttr, IntegerAttr
@@ -59,6 +59,14 @@ def constant_number(op: arith.ConstantOp) -> float:
             return number
         case _:
             raise SourceError(f"triton's Python has no constant of different numbers such as {op.value}")
+
+
+def _loop_options(op: scf.ForOp) -> Iterator[tuple[str, int]]:
+    """Yield what a loop asks Triton for, as arguments of `tl.range`."""
+    for name in ("num_stages", "loop_unroll_factor"):
+        value = op.attributes.get(f"tt.{name}")
+        if value is not None and is_integer_constant(value):
+            yield name, value.value.data
 
 
 class KernelSource:
@@ -310,11 +318,8 @@ class KernelSource:
         bounds = [self.text(v) for v in (op.lb, op.ub, op.step)]
         variable = self._names.fresh(hint_of(index))
         arguments = ", ".join(self._bounds(*bounds))
-        stages = op.attributes.get("tt.num_stages")
-        if stages is not None and is_integer_constant(stages):
-            self._line(f"for {variable} in tl.range({arguments}, num_stages={stages.value.data}):")
-        else:
-            self._line(f"for {variable} in range({arguments}):")
+        options = [f", {name}={value}" for name, value in _loop_options(op)]
+        self._line(f"for {variable} in {'tl.range' if options else 'range'}({arguments}{''.join(options)}):")
         wide = dtype_name(index.type) == "tl.int64"
         plain = Text(variable, plain=True)
         self._texts[index] = cast(plain, "tl.int64") if wide else plain

@@ -22,6 +22,7 @@ PASSES = [
     "loop-fold-views",
     "loop-fuse",
     "loop-hoist",
+    "loop-join-columns",
     "loop-scan-to-atomics",
     "loop-simplify-index",
     "loop-split-reductions",
@@ -35,6 +36,7 @@ PASSES = [
     "tt-cse",
     "tt-merge-loops",
     "tt-pipeline-loads",
+    "tt-unroll-loops",
 ]
 
 
