@@ -89,7 +89,8 @@ class _Gradient:
         """Whether sums in half precision go to few rows of a large table."""
         if not all(s.is_Integer for s in (*sizes_of(self.positions), self.rows, self.width)):
             return False
-        in_half = self.call.on_cuda and is_half(self.call.result.element_type)
+        element = self.call.result.element_type
+        in_half = self.call.on_cuda and is_half(element) and element_of(self.grad) == element
         return in_half and 1 <= self.count <= int(self.rows) and int(self.rows * self.width) >= LARGE
 
     @property
