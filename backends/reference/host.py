@@ -70,6 +70,9 @@ def _(op: host.LaunchOp, frame: Frame) -> None:
 def run_kernel(kernel: loop.KernelOp, buffers: list[Buffer], sizes: list[int], caller: Frame) -> None:
     """Run a kernel on `buffers`, each seen through the layout of the kernel's argument from its first element on."""
     symbols = {symbol(name): size for name, size in zip(kernel.symbol_names, sizes, strict=True)}
+    for size, (low, high) in kernel.ranges.items():
+        if (low is not None and symbols[size] < low) or (high is not None and symbols[size] > high):
+            raise ExecutionError(f"the symbol `{size}` is {symbols[size]}, expected {low} to {high}")
     frame = Frame(caller.module, symbols)
     for argument, buffer in zip(kernel.buffers, buffers, strict=True):
         layout, dtype = layout_of(argument.type), memory_dtype_of(argument)

@@ -21,6 +21,7 @@ from tilewright.backends.reference.expressions import evaluate_int
 from tilewright.backends.reference.interpreter import Callee, Input, find_callee
 from tilewright.dialects import tt
 from tilewright.dialects.loop import KernelOp, layout_of
+from tilewright.dialects.loop_kernel import RANGES
 from tilewright.dialects.sym import LayoutAttr, SymbolAttr, free_symbols
 from tilewright.dialects.sym_expr import Symbol, symbol
 from tilewright.dialects.type_guards import is_array, is_memref, is_tensor
@@ -76,7 +77,7 @@ def symbol_values(callee: func.FuncOp | KernelOp, given: Mapping[str, int]) -> d
             layout = layout_of(argument.type)
             names += [s.name for s in free_symbols((*layout.sizes, *layout.strides, layout.offset))]
     names += [s.name for s in _symbol_arguments(callee)]
-    facts = callee.attributes.get("aten.symbols")
+    facts = callee.attributes.get("aten.symbols", callee.attributes.get(RANGES))
     return {symbol(n): given[n] if n in given else _default(n, facts) for n in dict.fromkeys(names)}
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.reference.conftest import Runner
+
+from tilewright.backends.reference.errors import ExecutionError
 
 KERNEL = """
 !f = memref<?xf32, #sym.layout<[n0], [1]>>
@@ -44,6 +47,13 @@ def test_launches_views_and_calls(run: Runner) -> None:
     torch.testing.assert_close(exponential, x.exp(), rtol=0, atol=0)
     torch.testing.assert_close(total, x.exp().sum(1).exp())
     assert size == 4
+
+
+def test_a_size_beyond_what_its_kernel_knows(run: Runner) -> None:
+    text = PROGRAM.replace("symbols [n0] {", "symbols [n0] attributes {ranges = {n0 = #sym.symbol<3 to 24>}} {")
+    run.all(text, torch.randn(3, 8))
+    with pytest.raises(ExecutionError, match=r"the symbol `n0` is 2, expected 3 to 24"):
+        run.all(text, torch.randn(2, 8))
 
 
 def test_an_input_that_starts_inside_its_storage(run: Runner) -> None:
