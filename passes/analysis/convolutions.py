@@ -14,6 +14,8 @@ PyTorch 2.11) such a call takes this share of the time of a contiguous one, for 
 | groups, f32 as TF32 | 0.53 | 0.42 |
 | neither number of channels a multiple of 8 | 0.95 | 1.01 |
 | filters of one element, bf16 | 0.33 to 1.89 | 0.33 to 1.03 |
+
+On a CPU, oneDNN's kernels take longer so: a ResNet18 in f32 1.4 times as long as contiguous.
 """
 
 from __future__ import annotations
