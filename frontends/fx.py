@@ -77,6 +77,23 @@ def import_graph(
     return _Importer(graph_module, example_inputs, SymbolTable(ranges), free_outputs).run(name)
 
 
+def restrided_inputs(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[int]:
+    """Return the numbers of the inputs that come with other strides than tracing saw."""
+    placeholders = graph_module.graph.find_nodes(op="placeholder")
+    pairs = zip((node.meta.get("val") for node in placeholders), example_inputs, strict=False)
+    return [number for number, pair in enumerate(pairs) if _other_strides(*pair) is not None]
+
+
+def _other_strides(traced: Any, example: Any) -> list[int] | None:
+    """Return the strides of an example, if they are numbers and those that tracing saw are other numbers."""
+    if example is traced or not isinstance(traced, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return None
+    strides: list[Any] = list(example.stride())
+    if not all(isinstance(s, int) for s in (*traced.stride(), *strides)) or tuple(strides) == traced.stride():
+        return None
+    return strides
+
+
 def count_outputs(graph_module: fx.GraphModule) -> int:
     """Return how many outputs a graph has."""
     outputs: Any = graph_module.graph.output_node().args[0]
@@ -184,16 +201,12 @@ class _Importer:
         """Return the type that an argument comes with, which may have other strides than the traced one."""
         kind = self.types.get(traced)
         example = self.example_inputs[number] if number < len(self.example_inputs) else traced
-        if example is traced or not isinstance(example, torch.Tensor):
+        strides = _other_strides(traced, example)
+        if strides is None:
             return kind
         layout = layout_of(kind)
-        strides: list[Any] = list(example.stride())
-        if not all(s.is_Integer for s in layout.strides) or not all(isinstance(s, int) for s in strides):
-            return kind  # an example may have numbers where tracing has symbols
-        given = LayoutAttr.get(layout.sizes, map(integer, strides), layout.offset, layout.device)
-        if given == layout:
-            return kind
         self.restrided[node] = kind
+        given = LayoutAttr.get(layout.sizes, map(integer, strides), layout.offset, layout.device)
         return TensorType(kind.element_type, kind.shape, given)
 
     def add_constant(self, node: fx.Node) -> None:

@@ -23,7 +23,7 @@ from xdsl.dialects.builtin import IntegerAttr, ModuleOp
 from tilewright import stats
 from tilewright.dialects.type_guards import is_array
 from tilewright.frontends.aot import GraphFunction, trace_and_compile
-from tilewright.frontends.fx import count_outputs, import_graph
+from tilewright.frontends.fx import count_outputs, import_graph, restrided_inputs
 from tilewright.frontends.torch_internals import convolutions_may_round, report_strides, saved_outputs
 from tilewright.tools.compile import StageTimes, compile_module, record_stats, result_strides
 from tilewright.tools.options import Options, parse_options
@@ -72,7 +72,7 @@ def _compile(
         warnings.warn(f"{message}; running it in eager mode", stacklevel=2)
         log.debug("%s is left to eager", name, exc_info=True)
         stats.record_fallback()
-        return _eager(graph)
+        return _eager(graph, restrided_inputs(graph, inputs))
 
 
 def describe_error(error: BaseException) -> str:
@@ -127,10 +127,12 @@ def with_nones(outputs: Sequence[Any], positions: Sequence[int]) -> list[Any]:
     return result
 
 
-def _eager(graph: fx.GraphModule) -> GraphFunction:
-    """Return the graph as a function of a list, which it empties."""
+def _eager(graph: fx.GraphModule, restrided: Sequence[int]) -> GraphFunction:
+    """Return the graph as a function of a list, which it empties; inputs that are `restrided` are made contiguous."""
 
     def call(inputs: list[Any]) -> Sequence[Any]:
+        for number in restrided:
+            inputs[number] = inputs[number].contiguous()
         arguments = tuple(inputs)
         inputs.clear()
         return graph(*arguments)

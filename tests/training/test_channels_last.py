@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tilewright.backends.host.abi import native_target
 from tilewright.passes.pipelines import PIPELINES
+from tilewright.tools import torch_compile
 
 EVERYWHERE = PIPELINES[f"cuda-{native_target().vector_bits}"].replace(
     "channels-last", "channels-last{devices=cpu,cuda}"
@@ -63,6 +64,28 @@ def test_a_training_step(trainer: Trainer, tmp_path: Path, dynamic: bool) -> Non
     (text,) = (p.read_text() for p in tmp_path.glob("*-backward/*-channels-last.ir"))
     arguments = text[text.index("@forward(") : text.index(") -> (")]
     assert arguments.count("[160, 1, 40, 8]") >= 2  # saved as they are, for the pooling and the convolutions
+
+
+def test_a_backward_graph_that_is_left_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its views were traced on contiguous tensors, and the forward graph saves others."""
+    compile_graph = torch_compile._compile_graph
+
+    def compile_forward(*args: Any, is_forward: bool) -> Any:
+        if not is_forward:
+            raise RuntimeError("no")
+        return compile_graph(*args, is_forward=is_forward)
+
+    monkeypatch.setattr(torch_compile, "_compile_graph", compile_forward)
+    x, weight, head = (torch.randn(sizes, requires_grad=True) for sizes in ((2, 3, 5, 5), (4, 3, 3, 3), (36, 2)))
+
+    def program(x: Tensor) -> Tensor:
+        return torch.relu(F.conv2d(x, weight)).flatten(1) @ head
+
+    expected = torch.autograd.grad(program(x).sum(), [x, weight, head])
+    total = torch.compile(program, backend="tilewright", options={"pipeline": EVERYWHERE, "strict": False})(x).sum()
+    with pytest.warns(UserWarning, match="backward: RuntimeError: no"):
+        found = torch.autograd.grad(total, [x, weight, head])
+    same(list(found), list(expected), 1e-4)
 
 
 def test_what_the_caller_sees(trainer: Trainer) -> None:
