@@ -39,6 +39,7 @@ PASSES: dict[str, str] = {
     "tt-merge-launches": "tilewright.passes.tt_merge_launches:TtMergeLaunchesPass",
     "tt-merge-loops": "tilewright.passes.tt_merge_loops:TtMergeLoopsPass",
     "tt-pipeline-loads": "tilewright.passes.tt_pipeline_loads:TtPipelineLoadsPass",
+    "tt-split-odd-vectors": "tilewright.passes.tt_split_odd_vectors:TtSplitOddVectorsPass",
     "tt-unroll-loops": "tilewright.passes.tt_unroll_loops:TtUnrollLoopsPass",
     "vectorize": "tilewright.passes.vectorize:VectorizePass",
 }

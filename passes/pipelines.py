@@ -71,7 +71,8 @@ _TT = (
     "tt-cse",  # the passes over a row load the same elements
     "tt-merge-loops",  # which tell by their bounds, now one value, that they run over the same
     "tt-cse",  # what is equal in the merged loops
-    "tt-cache-hints",  # of the loads that are left
+    "tt-split-odd-vectors",
+    "tt-cache-hints",  # of the loads that are left; lines that loads of single elements share are to stay
     "tt-pipeline-loads",  # of loops that are not merged any more
     "tt-unroll-loops",  # of those that nothing has loaded for them
     "tt-approximate",  # what the rounding behind it hides

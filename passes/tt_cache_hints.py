@@ -47,7 +47,8 @@ tt.func public @sum(%x : !tt.ptr<f32>, %y : !tt.ptr<f32>) attributes {grid = #sy
 }
 ```
 It leaves alone loads that have a hint, those outside of loops that only one program makes, those at positions that were
-loaded, and those of short steps, as windows are that overlap: what they read is soon read again.
+loaded, and those of short steps, as windows are that overlap: what they read is soon read again. So are the ends of the
+lines that a load of single elements reads, which `tt-split-odd-vectors` has made.
 """
 
 from __future__ import annotations
@@ -116,6 +117,12 @@ def _is_over_tiles(load: tt.LoadOp) -> bool:
     return False
 
 
+def _is_split(load: tt.LoadOp) -> bool:
+    """Whether `tt-split-odd-vectors` has made a load one of single elements."""
+    owner = load.ptr.owner
+    return isinstance(owner, Operation) and "tt.contiguity" in owner.attributes
+
+
 def _add_hints(kernel: tt.FuncOp) -> None:
     origins = _Origins()
     read_later: set[SSAValue] = set()
@@ -129,7 +136,7 @@ def _add_hints(kernel: tt.FuncOp) -> None:
         if not of_program:
             hint = "evict_last"
         elif not of_loaded and _is_over_tiles(load):
-            hint = "evict_last" if base in read_later else "evict_first"
+            hint = "evict_last" if base in read_later else None if _is_split(load) else "evict_first"
         read_later.add(base)
         policy = None if hint is None else tt.CachePolicyAttr.get(eviction=hint)
         if policy is not None and load.cachePolicy is None:

@@ -35,6 +35,7 @@ PASSES = [
     "split-bias",
     "tt-cse",
     "tt-merge-loops",
+    "tt-split-odd-vectors",
     "tt-pipeline-loads",
     "tt-unroll-loops",
 ]
