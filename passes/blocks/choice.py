@@ -20,7 +20,7 @@ from tilewright.passes.analysis.index_space import IndexSpace
 from tilewright.passes.analysis.legality import BLOCKS, dependents, why_not
 from tilewright.passes.blocks.runs import UNKNOWN, Axis, Runs, path_to
 from tilewright.passes.blocks.sizes import SHORTEST, power_at_least, power_at_most, tile_size
-from tilewright.passes.blocks.threads import MOST, THREADS, elements_per_thread
+from tilewright.passes.blocks.threads import MOST, THREADS, elements_of_rows, elements_per_thread
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class BlockChooser:
         self._inner = [op for op in self.nest.walk() if isinstance(op, Loop) and op is not self.nest]
         for op in (self.nest, *self._inner):
             self.sizes[op] = [1] * len(op.steps)
-        self.per_thread = MOST
+        self.per_thread = elements_of_rows(self._runs)
         """How many elements of a small block a thread computes."""
         self.kept = 0
         """How many tensors each thread keeps its elements of, from one loop over whole rows to the next."""
@@ -180,7 +180,7 @@ class BlockChooser:
             positions = self._legal(self.nest, self._runs.by_weight(self.nest))
             sizes, extents = self.sizes[self.nest], self._runs.extents(self.nest)
             for i in [*columns, *(p for p in positions if p not in columns)]:
-                left = self.limits.tile // (widest * math.prod(sizes))
+                left = self.limits.tile * self.per_thread // (MOST * widest * math.prod(sizes))
                 if left > 1 and sum(n > 1 for n in sizes) < _AXES - 1:
                     sizes[i] = tile_size(extents[i], left, least=1)
         else:

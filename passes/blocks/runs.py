@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sympy
 from xdsl.dialects.builtin import AnyFloat
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from tilewright.dialects.loop import LoadOp, Loop, NestOp, StoreOp, element_in_register
 from tilewright.dialects.type_guards import is_integer
@@ -53,6 +53,8 @@ class Runs:
         self._votes: dict[Loop, dict[Axis, float]] = {}
         self._moving: set[Axis] = set()
         self._narrowest = 8
+        self._moved: dict[SSAValue, tuple[int, int]] = {}
+        """For each buffer the elements that are accessed, and their bytes."""
         for op in nest.walk():
             if isinstance(op, (LoadOp, StoreOp)):
                 self._vote(op)
@@ -95,6 +97,12 @@ class Runs:
         """The bytes of the smallest elements that are gone through, between 1 and 8."""
         return self._narrowest
 
+    @property
+    def bytes_per_element(self) -> float:
+        """How many bytes are loaded and stored for each element of the largest buffer, if each is loaded once."""
+        most = max((count for count, _ in self._moved.values()), default=1)
+        return sum(count * width for count, width in self._moved.values()) / most
+
     def _vote(self, op: LoadOp | StoreOp) -> None:
         (expr,) = self._space.access(op.access, op.indices)
         values = [self._space.value(s) for s in expr.free_symbols]
@@ -116,6 +124,8 @@ class Runs:
             return
         width = width_of(op)
         self._narrowest = min(self._narrowest, width)
+        buffer = op.source if isinstance(op, LoadOp) else op.target
+        self._moved[buffer] = max((count, width), self._moved.get(buffer, (0, 0)))
         votes = _run(strides) or {last: 0.25}
         for loop in dict.fromkeys(axis.loop for axis in path):
             totals = self._votes.setdefault(loop, {})
