@@ -186,7 +186,7 @@ def _scaled(node: fx.Node) -> tuple[fx.Node, float] | None:
 def _is_sound(attention: _Attention, order: Order) -> bool:
     """Whether the fused operator takes such tensors, and computes at the place of the last product what was written."""
     q, k, v, out = (traced(n) for n in (attention.query, attention.key, attention.value, attention.output))
-    if not (q.ndim == k.ndim == v.ndim == out.ndim and q.ndim in (3, 4)):
+    if not (q.ndim == k.ndim == v.ndim == out.ndim and q.ndim in (3, 4)) or q.device.type not in ("cpu", "cuda"):
         return False
     if not (q.shape[:-2] == k.shape[:-2] == v.shape[:-2]) or 0 in out.shape or 0 in k.shape:
         return False
