@@ -29,6 +29,10 @@ from tilewright.passes.rewriting.forward import StoreForwarder
 from tilewright.passes.rewriting.loops import split_outer_loop
 from tilewright.passes.rewriting.trees import merge_nests
 
+_BESIDE_SCALARS = 256
+"""Iterations of a GPU's nest that are computed by one program, together with a few scalars that they need. More have a
+launch of their own: the updates of all parameters are one, and the counters of their steps another."""
+
 
 @dataclass(frozen=True)
 class TreeLimits:
@@ -154,6 +158,8 @@ class TreeMerger:
         parallel = self._product(match.extents)
         lost = max(self._product(match.first.values()), self._product(match.second.values()))
         if layout_of(one.nest.outputs[0].type).device_kind == "cuda":
+            if one.is_flat and not match.first and lost > _BESIDE_SCALARS:
+                return False
             return parallel >= min(lost, self.limits.programs) or lost <= self.limits.work * parallel
         return parallel >= min(lost, self.limits.min_parallel) or lost <= self.limits.small
 
