@@ -132,7 +132,13 @@ class _Columns:
         """The tensors that are read with all rows and columns."""
         count = prod(self.rows) * prod(int(n) for n in self.columns)
         loads = [op for op in self.reduce.block.ops if isinstance(op, LoadOp)]
-        return {o.source for o in loads if prod(int(n) for n in layout_of(o.source.type).sizes) >= count}
+        return {o.source for o in loads if _elements(o.source) >= count}
+
+
+def _elements(tensor: SSAValue) -> int:
+    """Return how many elements a tensor has, 0 if that is not known."""
+    sizes = layout_of(tensor.type).sizes
+    return prod(int(n) for n in sizes) if all(n.is_Integer for n in sizes) else 0
 
 
 def _columns(nest: NestOp, names: IndexNames) -> _Columns | None:
