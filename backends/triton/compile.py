@@ -114,10 +114,10 @@ def compile_kernels(
         _workers.keep(1)
 
 
-def compile_stages(kernel: FuncOp, arch: int) -> Stages:
+def compile_stages(kernel: FuncOp, arch: int, expected: Expected = ALL_EXPECTED) -> Stages:
     """Compile a kernel and return it in every language on the way. Raises `CompileError`."""
     release = _release(arch)
-    text = emit_ttir(kernel, parse_version(release))
+    text = emit_ttir(kernel, parse_version(release), expected)
     options = _options(kernel)
     facts = _compile(kernel, text, arch, options, stages=True)
     ttir, ttgir, llir, ptx = (facts.text(name) for name in ("ttir", "ttgir", "llir", "ptx"))

@@ -18,6 +18,10 @@ from tilewright.backends.triton import compile as triton_compile
 from tilewright.backends.triton import ttir, workers
 from tilewright.backends.triton.compile import CompileError, Cubin, compile_kernel, compile_kernels, compile_stages
 from tilewright.backends.triton.ttir import ALL_EXPECTED, Expected
+from tilewright.dialects.tt import FuncOp
+from tilewright.tools.compile import run_passes
+from tilewright.tools.source import Source, read_module
+from tilewright.tools.universe import make_context
 
 SMALL = """tt.func public @small(%x : !tt.ptr<f32> {tt.divisibility = 16 : i32}) attributes {num_warps = 2 : i32} {
   %c = arith.constant 1.0 : f32
@@ -64,6 +68,38 @@ def test_no_operations_are_fused_and_no_denormals_flushed() -> None:
     assert "add.rn.f32" in ptx
     # The exponential of CUDA itself has this one instruction, on an argument and result that it scales.
     assert ".ftz" not in ptx.replace("ex2.approx.ftz", "")
+
+
+@needs_triton
+@pytest.mark.slow
+def test_16_bytes_are_moved_at_a_time_where_lengths_allow_it() -> None:
+    """Lengths that are arguments, and those of a merged launch, which a program chooses its own of."""
+    kind = 'memref<{0}xf32, #sym.layout<[{0}], [1], device "cuda:0">>'
+    launches = [f"host.launch @negate(%x{n}) symbols [{n}] : {kind.format(n)}" for n in (1024, 4096, 2000)]
+    arguments = ", ".join(f"%x{n} : {kind.format(n)}" for n in (1024, 4096, 2000))
+    program = f"func.func @forward({arguments}) {{ {' '.join(launches)} func.return }}"
+    loops = """
+    !x = memref<?xf32, #sym.layout<[n0], [1]>>
+    loop.kernel @negate(%y : !x) symbols [n0] attributes {device = "cuda"} {
+      loop.nest (%i : n0) {
+        %v = loop.load %y[%i] : !x -> f32
+        %w = arith.negf %v : f32
+        loop.store %w, %y[%i] : f32, !x
+      }
+    }
+    """
+    context = make_context()
+    module = read_module(context, Source("<test>", loops + program)).module
+
+    def widths(name: str, expected: Expected = ALL_EXPECTED) -> set[str]:
+        (kernel,) = (op for op in module.ops if isinstance(op, FuncOp) and op.sym_name.data == name)
+        return set(re.findall(r"ld\.global\.(\S+)", compile_stages(kernel, 90, expected).ptx))
+
+    run_passes(module, context, "loop-tile-blocks,convert-loop-to-tt")
+    assert widths("negate") == widths("negate_wide") == {"v4.b32"}
+    assert widths("negate", Expected(sizes=False)) == {"b32"}
+    run_passes(module, context, "tt-merge-launches")
+    assert widths("negate_x3") == {"v4.b32"}
 
 
 @needs_triton
