@@ -39,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
         adapter.device = torch.device(name)
         if adapter.device.type == "cuda" and not torch.cuda.is_available() and not config.option.collectonly:
             raise pytest.UsageError("--device cuda: PyTorch finds no CUDA device")
+        # By default convolutions on CUDA round f32 to TF32, each algorithm in its own way.
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -55,7 +55,8 @@ def _step(model: nn.Module, call: Callable[..., Any], x: Tensor) -> list[Any]:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_training_step(trainer: Trainer, tmp_path: Path, dynamic: bool) -> None:
     def run(model: nn.Module, call: Any) -> list[Any]:
-        x = torch.randn(3, 3, 16, 20, generator=torch.Generator().manual_seed(1)).to(torch.get_default_device())
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(3, 3, 16, 20, generator=generator, device="cpu").to(torch.get_default_device())
         if dynamic:
             torch._dynamo.mark_dynamic(x, 0)
         return _step(model, call, x.requires_grad_())

@@ -68,12 +68,13 @@ def test_steps(trainer: Trainer, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [optim.Adam, optim.SGD])
-def test_one_kernel_for_parameters_of_many_sizes(trainer: Trainer, kind: Any) -> None:
+def test_one_kernel_for_parameters_of_many_sizes(trainer: Trainer, device: torch.device | None, kind: Any) -> None:
     values = [nn.Parameter(torch.randn(rows, 3 + rows % 4)) for rows in range(4, 24)]
     run_steps(values, trainer.compiled(kind(values, lr=0.1).step), count=1)
     stats = tilewright.last_compile_stats()
     assert stats["graphs"] == 1
-    assert stats["kernels"] == 1
+    # On CUDA one launch is for all parameters whose lengths are multiples of 16, and one for the others.
+    assert stats["kernels"] == (1 if device is None else 2)
     assert stats["bytes_planned"] == 0
 
 
