@@ -21,15 +21,13 @@ from tilewright.backends.triton.python_source import emit_python
 pytestmark = [needs_triton, pytest.mark.slow]
 
 IN_F32 = (
-    *("softmax", "softmax of short rows", "softmax of long rows", "softmax in the middle", "layer norm", "rms norm"),
-    *("gelu by tanh", "functions", "where and clamp", "masks", "integers", "transpose", "nchw to nhwc", "sum of all"),
-    *("sum of columns", "sum of short rows", "variance", "smoothed cross entropy", "embedding", "gather"),
-    *("scatter", "running sums", "max pool", "concatenation", "padding"),
+    *("softmax", "softmax of long rows", "layer norm", "functions", "where and clamp", "integers", "transpose"),
+    *("sum of columns", "variance", "embedding", "gather", "scatter", "running sums", "max pool", "concatenation"),
 )
 
 CASES = [
     *((name, torch.float32) for name in IN_F32),
-    *((name, torch.float16) for name in ("softmax", "layer norm", "sum of columns")),
+    *((name, torch.float16) for name in ("softmax", "sum of columns")),
 ]
 """None in bf16, to which the interpreter does not round, and no long rows with combiners of their own: it is slow."""
 

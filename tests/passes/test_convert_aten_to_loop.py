@@ -100,8 +100,7 @@ def compiled(model: nn.Module, *, dynamic: bool) -> tuple[Any, list[ModuleOp]]:
     return torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic), modules
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbolic"])
+@pytest.mark.parametrize(("dynamic", "dtype"), [(False, torch.float32), (True, torch.bfloat16)], ids=str)
 def test_of_a_transformer_only_products_are_left(dynamic: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model = Encoder().to(dtype).eval()
@@ -139,16 +138,15 @@ def test_the_text_does_not_depend_on_hashes() -> None:
     backend = aot_autograd(fw_compiler=compile_graph, decompositions=dict(decomposition_table()))
     with torch.no_grad():
         torch.compile(Encoder(), backend=backend, dynamic=True)(torch.zeros(2, 9, dtype=torch.int64))
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", LOWER],
-            input=graphs[0],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert outputs[0] == outputs[1]
-    assert "loop.nest" in outputs[0]
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", LOWER],
+        input=graphs[0],
+        env={"PYTHONHASHSEED": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    module = parse(graphs[0])
+    ConvertAtenToLoopPass().apply(Context(), module)
+    assert elsewhere == f"{module!s}\n"
+    assert "loop.nest" in elsewhere

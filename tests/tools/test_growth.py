@@ -23,7 +23,7 @@ def recompile(backend: str, number: int, warm: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_no_object_and_no_code_stays_behind() -> None:
-    grown = recompile("tilewright", 40, 16)
+    grown = recompile("tilewright", 24, 12)
     assert grown["objects"] == {}
     assert grown["libraries"] == 0
 
