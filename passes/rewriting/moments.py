@@ -5,8 +5,16 @@ A group is read once: with `k`, the mean of its first elements, in place of a me
 sample variance, 1983: shifted data). As the first elements are a share `f` of those of the group, `k` is no more than
 `f^-1/2` deviations from the mean, whatever the data, so the difference that is taken loses at most a factor `1/f`.
 
-From a mean `m` of a group of `n` elements, and their squared deviations `q`, the sums over all elements follow without
-a difference of large numbers: `x` sums up to `n * m`, `x - c` to `n * (m - c)`, `(x - c)^2` to `q + n * (m - c)^2`.
+But `x - k` has an error of as much as `x` or `k` has, and one that is the same for all `x` that are alike, as half
+precision ones are: it does not average out, and is large beside a mean near 0. So if the mean of the first elements is
+at most half of that of their magnitudes, `k` is 0, and the mean is that of a plain sum. The first elements are then on
+average at least as far from their mean as that is from 0, so the mean of the group is no more than `2 f^-1/2`
+deviations from 0, and the loss at most `4/f`; that of a normal distribution is a factor of 1.2.
+
+From the mean `m = k + r` of a group of `n` elements, and their squared deviations `q`, the sums over all elements
+follow without a difference of large numbers: `x` sums up to `n * m`, `x - c` to `n * d`, `(x - c)^2` to `q + n * d^2`,
+where `d` is the distance of `m` from `c`. That is `(k - c) + r`: a mean far from 0 is rounded by an amount that counts
+beside `d`, so `k` and `r` are kept apart.
 """
 
 from __future__ import annotations
@@ -15,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from xdsl.dialects import arith
+from xdsl.dialects import arith, math
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -43,11 +51,11 @@ def split_moments(
     total = found.total
     kind = total.results_[0].type
     assert isinstance(kind, AnyFloat)
-    partial = PartialNest(nest, total, [kind, kind], split)
+    partial = PartialNest(nest, total, [kind, kind, kind], split)
     partial.copy(before)
     lengths = _first_elements(total, split, hints)
     near = _near_mean(partial, total, lengths, kind)
-    partial.store(_moments(partial, total, near, kind))
+    partial.store([near, *_moments(partial, total, near, kind)])
     Rewriter.insert_op(partial.op, InsertPoint.before(nest))
     return [_combine(nest, partial, total, None), _combine(nest, partial, found.sums, found)]
 
@@ -107,20 +115,30 @@ def _count(total: ReduceOp, split: Split, lengths: Sequence[Expr] | None = None)
 
 
 def _near_mean(partial: PartialNest, total: ReduceOp, lengths: Sequence[Expr], kind: AnyFloat) -> SSAValue:
-    """Emit the mean of the first elements of a group, 0 if it is not finite, so that the others' sum stays theirs."""
-    reduce, values = partial.reduction(total, total.names, [kind], lengths)
-    reduce.block.add_ops([op.clone(values) for op in total.block.ops])
+    """Emit the mean of the first elements of a group, or 0: if it is far smaller than these, or is not finite.
+
+    An infinity of the first elements is no reason for the others to be NaN.
+    """
+    reduce, values = partial.reduction(total, [*total.names, *total.names], [kind, kind], lengths)
+    reduce.block.add_ops([op.clone(values) for op in total.block.ops if op is not total.yielded])
+    inner = _Emitter(reduce.block, kind)
+    element = total.yielded.values[0]
+    element = values.get(element, element)
+    reduce.block.add_op(YieldOp.get(element, inner.emit(math.AbsFOp(element))))
     partial.shift_index(reduce)
     e = _Emitter(partial.op.block, kind)
+    first, magnitudes = reduce.results
     count = Max(_count(total, partial.split, lengths), integer(1))
-    mean = e.emit(arith.DivfOp(reduce.results[0], e.number(count, partial.group)))
-    near = e.emit(SelectOp.get(e.is_finite(mean), mean, e.constant(0.0)))
+    mean = e.emit(arith.DivfOp(first, e.number(count, partial.group)))
+    twice = e.emit(math.AbsFOp(e.emit(arith.AddfOp(first, first))))
+    is_far = e.emit(CmpOp.get("gt", twice, magnitudes))  # not if the sums are infinite or NaN
+    near = e.emit(SelectOp.get(is_far, mean, e.constant(0.0)))
     near.name_hint = "near"
     return near
 
 
 def _moments(partial: PartialNest, total: ReduceOp, near: SSAValue, kind: AnyFloat) -> list[SSAValue]:
-    """Emit the mean of a group, and the sum of its squared deviations."""
+    """Emit how far the mean of a group is from `near`, and the sum of its squared deviations."""
     kinds: list[Attribute] = [kind, kind]
     reduce, values = partial.reduction(total, [*total.names, *total.names], kinds)
     reduce.block.add_ops([op.clone(values) for op in total.block.ops if op is not total.yielded])
@@ -133,15 +151,14 @@ def _moments(partial: PartialNest, total: ReduceOp, near: SSAValue, kind: AnyFlo
     rest, squares = reduce.results
     count = Max(_count(total, partial.split), integer(1))
     offset = e.emit(arith.DivfOp(rest, e.number(count, partial.group)))
-    mean = e.emit(arith.AddfOp(near, offset))
     around = e.emit(arith.SubfOp(squares, e.emit(arith.MulfOp(rest, offset))))
     zero = e.constant(0.0)
     # Where the squares of finite numbers are too large, so is their sum; the difference may be of two infinities.
     around = e.emit(SelectOp.get(e.emit(CmpOp.get("lt", around, zero)), zero, around))
     is_large = e.emit(arith.AndIOp(e.emit(IntrinsicOp.get("isinf", squares)), e.is_finite(rest)))
     around = e.emit(SelectOp.get(is_large, squares, around))
-    mean.name_hint, around.name_hint = "mean", "around"
-    return [mean, around]
+    offset.name_hint, around.name_hint = "offset", "around"
+    return [offset, around]
 
 
 def _combine(nest: NestOp, partial: PartialNest, old: ReduceOp, found: Deviations | None) -> ReduceOp:
@@ -154,13 +171,14 @@ def _combine(nest: NestOp, partial: PartialNest, old: ReduceOp, found: Deviation
     kind = old.results_[0].type
     assert isinstance(kind, AnyFloat)
     e = _Emitter(combine.block, kind)
-    mean, count = e.emit(partial.load(0, nest.indices, group)), e.number(_count(old, split), group)
+    near, offset = (e.emit(partial.load(i, nest.indices, group)) for i in range(2))
+    count = e.number(_count(old, split), group)
     if found is None:
-        yielded = [e.emit(arith.MulfOp(count, mean))]
+        yielded = [e.emit(arith.MulfOp(count, e.emit(arith.AddfOp(near, offset))))]
     else:
-        distance = e.emit(arith.SubfOp(mean, found.center))
+        distance = e.emit(arith.AddfOp(e.emit(arith.SubfOp(near, found.center)), offset))
         along = e.emit(arith.MulfOp(count, distance))
-        around = e.emit(partial.load(1, nest.indices, group))
+        around = e.emit(partial.load(2, nest.indices, group))
         square = e.emit(arith.AddfOp(around, e.emit(arith.MulfOp(along, distance))))
         yielded = [square if is_square else along for is_square in found.squared]
     combine.block.add_op(YieldOp.get(*yielded))
