@@ -38,6 +38,14 @@ def _keeps_channels_last(operator: Callable[..., Tensor]) -> Decomposition:
     return call
 
 
+def _unpool(x: Tensor, *args: Any) -> Tensor:
+    """One pixel a channel may have its channels last, too, and is then contiguous as well."""
+    if x.device.type != "cpu" or suggested_format(x) == torch.contiguous_format:
+        return NotImplemented
+    rows = x.clone(memory_format=torch.contiguous_format)
+    return _as_suggested(aten.max_unpool2d.default(rows, *args), x)
+
+
 def _is_channels_last(x: Tensor) -> bool:
     return not x.is_contiguous() and suggested_format(x) != torch.contiguous_format
 
@@ -85,6 +93,7 @@ LAYOUTS: dict[str, Decomposition] = {
     "channel_shuffle.default": _shuffle_channels,
     "index_fill.int_Scalar": _fill(aten.index_fill.int_Scalar),
     "index_fill.int_Tensor": _fill(aten.index_fill.int_Tensor),
+    "max_unpool2d.default": _unpool,
     "pow.Scalar": _power_of_number,
     "reflection_pad3d.default": _keeps_channels_last(aten.reflection_pad3d.default),
     "replication_pad3d.default": _keeps_channels_last(aten.replication_pad3d.default),
