@@ -41,7 +41,7 @@ OPERATORS: dict[str, Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = {
     "pad": lambda x: F.pad(x, (1, 2, 0, 1)),
     "norm": lambda x: F.batch_norm(x, None, None, training=True) if x.shape[1] == 4 else x,
     "inference": lambda x: F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1])),
-    "unpool": lambda x: F.max_unpool2d(x, torch.arange(x[0, 0].numel()).view(x.shape[2:]).expand(x.shape) * 2, 2),
+    "unpool": lambda x: F.max_unpool2d(x, torch.arange(x[0, 0].numel()).view(x.shape[2:]).expand(x.shape) * 2, (2, 2)),
     "shuffle": lambda x: F.channel_shuffle(x, 2) if x.shape[1] == 4 else x,
 }
 
