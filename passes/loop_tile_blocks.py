@@ -127,7 +127,8 @@ class LoopTileBlocksPass(ModulePass):
     """The elements of a block without inner loops, or of several short rows."""
 
     persistent: int = 16384
-    """The elements of a row that is one block, although it is gone through more than once."""
+    """The elements of a row that is one block, although it is gone through more than once; four times as many where one
+    tensor is only read."""
 
     looped: int = 4096
     """The elements of a tile of a longer row."""

@@ -40,16 +40,23 @@ def _pointwise(*extents: int) -> NestOp:
     )
 
 
-def _rows(length: int) -> NestOp:
+def _rows(length: int, *, written: bool = True) -> NestOp:
     """Return the nest of a kernel that goes over the same rows twice, in blocks."""
     kind = "memref<?xf32, #sym.layout<[z], [1]>>"
-    load = f"%v = loop.load %x[{length} * %i + %k] : {kind} -> f32\n"
+    difference = f"%v = loop.load %x[{length} * %i + %k] : {kind} -> f32\n%d = arith.subf %v, %s : f32\n"
+    store = f"loop.store %d, %y[{length} * %i + %k] : f32, {kind}\n"
+    second = (
+        f"loop.for (%k : {length}) {{\n{difference}{store}}}"
+        if written
+        else f'%t = loop.reduce "max" (%k : {length}) {{\n{difference}loop.yield %d : f32\n}} : f32\n'
+        f"loop.store %t, %y[%i] : f32, {kind}"
+    )
     return _blocked(
         f'loop.kernel @k(%x : {kind}, %y : {kind}) symbols [z] attributes {{device = "cuda"}} {{\n'
         "loop.nest (%i : 4096) {\n"
-        f'%s = loop.reduce "sum" (%k : {length}) {{\n{load}loop.yield %v : f32\n}} : f32\n'
-        f"loop.for (%k : {length}) {{\n{load}%d = arith.subf %v, %s : f32\n"
-        f"loop.store %d, %y[{length} * %i + %k] : f32, {kind}\n}} }} }}"
+        f'%s = loop.reduce "sum" (%k : {length}) {{\n'
+        f"%v = loop.load %x[{length} * %i + %k] : {kind} -> f32\nloop.yield %v : f32\n}} : f32\n"
+        f"{second} }} }}"
     )
 
 
@@ -114,5 +121,12 @@ def test_a_kernel_says_how_many_warps_it_takes() -> None:
 )
 def test_threads_keep_the_elements_of_a_row_that_is_not_too_long(length: int, blocks: int, warps: int) -> None:
     nest = _rows(length)
+    assert _blocks(nest) == [(blocks,), (blocks,)]
+    assert _warps(nest) == warps
+
+
+@pytest.mark.parametrize(("length", "blocks", "warps"), [(50257, 65536, 32), (65537, 4096, 16)])
+def test_a_row_that_is_only_read_may_be_longer(length: int, blocks: int, warps: int) -> None:
+    nest = _rows(length, written=False)
     assert _blocks(nest) == [(blocks,), (blocks,)]
     assert _warps(nest) == warps
