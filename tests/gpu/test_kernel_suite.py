@@ -122,9 +122,9 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_cubins(name: str) -> None:
-    """Triton compiles every kernel for an A100 and an H200."""
+    """Triton compiles every kernel for an H200, and one of each kind for an A100."""
     kernels = checked(name).kernels
-    for arch in (80, 90):
+    for arch in (80, 90) if name in IN_F16 else (90,):
         cubins = compile_kernels([(k, ALL_EXPECTED) for k in kernels], arch)
         assert [c.image[:4] for c in cubins] == [b"\x7fELF"] * len(kernels)
         assert max(c.shared for c in cubins) <= 163 << 10
